@@ -1,0 +1,42 @@
+# Grace. `make` lists what there is; every target sets up .venv by itself.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-gpu lint fmt bench report clean
+PYTHON ?= python3
+export PYTHON
+RUN := .venv/bin/python
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: ## make .venv and build the package in it
+	@bash scripts/setup.sh
+
+demo: setup ## real users, real eligibility rules, four matching modes, in a few minutes
+	$(RUN) -m grace demo
+
+test: setup ## all tests that run on a CPU
+	$(RUN) -m pytest -m "not gpu"
+
+test-gpu: ## tests that need a CUDA device, in the environment at hand
+	python3 -m pytest -m gpu
+
+lint: setup ## ruff, format included
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+fmt: setup ## apply ruff's fixes and format
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+bench: setup ## every CPU benchmark, results in benchmarks/results/cpu
+	$(RUN) benchmarks/filter.py
+	$(RUN) benchmarks/constraint_cpu.py
+	$(RUN) benchmarks/retrieve_cpu.py
+	$(RUN) benchmarks/sid_fit.py
+	$(RUN) benchmarks/report.py
+
+report: setup ## result files -> tables in docs
+	$(RUN) benchmarks/report.py
+
+clean: ## remove what was built
+	rm -rf .venv build dist runs

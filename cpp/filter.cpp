@@ -1,0 +1,215 @@
+// The last filter: SIDs -> their ads -> the ads whose own rules accept one request.
+//
+// Every ad is decided from its rules each time; nothing is remembered between ads. A check reads the
+// ad's signature (its rule ids side by side, one cache line) and then only the rules it names.
+
+#include "filter.h"
+
+#include <algorithm>
+#include <bit>
+#include <stdexcept>
+#include <string>
+
+namespace {
+
+// Reasons for a refusal, in the order in which they are counted; attribute a is kFirstAttribute + a.
+constexpr int kPaused = 0;
+constexpr int kWindow = 1;
+constexpr int kFirstAttribute = 2;
+
+// The distinct rules of a range attribute; rule 0, "no rule", is (-inf, inf).
+struct RangeRules {
+    In1<double> min, max;
+};
+
+// The distinct rules of a categorical or set attribute, as value ids in CSR form; rule 0 is empty.
+struct ValueRules {
+    In1<int64_t> include_offsets;
+    In1<int32_t> include_values;
+    In1<int64_t> exclude_offsets;
+    In1<int32_t> exclude_values;
+    int64_t num_values;
+};
+
+// One attribute of one request, ready for checks.
+struct RequestValue {
+    bool known = false;
+    double number = 0;
+    std::vector<uint64_t> carried;  // a bit per value id of the attribute
+
+    bool carries_any(const int32_t* first, const int32_t* last) const {
+        return std::any_of(first, last, [this](int32_t value) {
+            return carried[static_cast<size_t>(value) >> 6] >> (value & 63) & 1;
+        });
+    }
+};
+
+struct Request {
+    int64_t at;
+    std::vector<RequestValue> values;
+};
+
+class AdFilter {
+public:
+    AdFilter(In2<int32_t> signatures, In1<int32_t> ad_signatures, In2<int64_t> windows,
+             In1<int64_t> sid_ad_offsets, nb::list rules)
+        : signatures_(signatures),
+          ad_signatures_(ad_signatures),
+          windows_(windows),
+          sid_ad_offsets_(sid_ad_offsets) {
+        for (nb::handle entry : rules) {
+            auto arrays = nb::cast<nb::tuple>(entry);
+            if (arrays.size() == 2) {
+                ranges_.push_back({nb::cast<In1<double>>(arrays[0]), nb::cast<In1<double>>(arrays[1])});
+                slot_.push_back({true, ranges_.size() - 1});
+            } else {
+                sets_.push_back({nb::cast<In1<int64_t>>(arrays[0]), nb::cast<In1<int32_t>>(arrays[1]),
+                                 nb::cast<In1<int64_t>>(arrays[2]), nb::cast<In1<int32_t>>(arrays[3]),
+                                 nb::cast<int64_t>(arrays[4])});
+                slot_.push_back({false, sets_.size() - 1});
+            }
+        }
+        if (signatures_.shape(1) != slot_.size() + 1)
+            throw std::invalid_argument("signatures need one column per attribute and one window");
+    }
+
+    // All reasons why each ad refuses the request, as bits; 0 where it accepts.
+    Out1<uint64_t> explain(In1<int64_t> positions, In1<uint8_t> paused, int64_t at, In1<uint8_t> known,
+                           In1<double> numbers, nb::list value_ids) const {
+        Request request = prepare(at, known, numbers, value_ids);
+        const int64_t num_ads = static_cast<int64_t>(ad_signatures_.shape(0));
+        std::vector<uint64_t> masks(positions.shape(0));
+        {
+            nb::gil_scoped_release release;
+            for (size_t i = 0; i < masks.size(); ++i) {
+                const int64_t ad = positions.data()[i];
+                if (ad < 0 || ad >= num_ads)
+                    throw std::out_of_range("no ad at position " + std::to_string(ad));
+                masks[i] = refusals<false>(ad, paused.data(), request);
+            }
+        }
+        return to_numpy(std::move(masks));
+    }
+
+    // The eligible ads of some SIDs, in the order given: (positions, rows of `sids`, number of
+    // expanded ads, ads dropped by each reason, first reason counted).
+    nb::tuple expand(In1<int64_t> sids, In1<uint8_t> paused, int64_t at, In1<uint8_t> known,
+                     In1<double> numbers, nb::list value_ids) const {
+        Request request = prepare(at, known, numbers, value_ids);
+        const int64_t num_sids = static_cast<int64_t>(sid_ad_offsets_.shape(0)) - 1;
+        std::vector<int64_t> kept, rows;
+        std::vector<int64_t> dropped(kFirstAttribute + slot_.size());
+        int64_t expanded = 0;
+        {
+            nb::gil_scoped_release release;
+            for (size_t row = 0; row < sids.shape(0); ++row) {
+                const int64_t sid = sids.data()[row];
+                if (sid < 0 || sid >= num_sids)
+                    throw std::out_of_range("no SID with index " + std::to_string(sid));
+                const int64_t first = sid_ad_offsets_.data()[sid];
+                const int64_t last = sid_ad_offsets_.data()[sid + 1];
+                expanded += last - first;
+                for (int64_t ad = first; ad < last; ++ad) {
+                    const uint64_t refusal = refusals<true>(ad, paused.data(), request);
+                    if (refusal != 0) {
+                        ++dropped[std::countr_zero(refusal)];
+                    } else {
+                        kept.push_back(ad);
+                        rows.push_back(static_cast<int64_t>(row));
+                    }
+                }
+            }
+        }
+        return nb::make_tuple(to_numpy(std::move(kept)), to_numpy(std::move(rows)), expanded,
+                              to_numpy(std::move(dropped)));
+    }
+
+private:
+    struct Slot {
+        bool is_range;
+        size_t position;
+    };
+
+    Request prepare(int64_t at, In1<uint8_t> known, In1<double> numbers, nb::list value_ids) const {
+        if (known.shape(0) != slot_.size() || numbers.shape(0) != slot_.size() ||
+            value_ids.size() != slot_.size())
+            throw std::invalid_argument("a request needs one value per attribute");
+        Request request{at, std::vector<RequestValue>(slot_.size())};
+        for (size_t a = 0; a < slot_.size(); ++a) {
+            RequestValue& value = request.values[a];
+            value.known = known.data()[a] != 0;
+            value.number = numbers.data()[a];
+            if (slot_[a].is_range) continue;
+            const int64_t num_values = sets_[slot_[a].position].num_values;
+            value.carried.resize(static_cast<size_t>(num_values + 63) / 64);
+            auto ids = nb::cast<In1<int32_t>>(value_ids[a]);
+            for (size_t i = 0; i < ids.shape(0); ++i) {
+                const int32_t id = ids.data()[i];
+                if (id < 0 || id >= num_values) throw std::out_of_range("no such attribute value");
+                value.carried[static_cast<size_t>(id) >> 6] |= uint64_t{1} << (id & 63);
+            }
+        }
+        return request;
+    }
+
+    // The reasons why an ad refuses, as bits; only the first one where `stop_at_first`.
+    template <bool stop_at_first>
+    uint64_t refusals(int64_t ad, const uint8_t* paused, const Request& request) const {
+        uint64_t reasons = 0;
+        if (paused[ad]) {
+            reasons |= uint64_t{1} << kPaused;
+            if (stop_at_first) return reasons;
+        }
+        const size_t num_attributes = slot_.size();
+        const int32_t* signature =
+            signatures_.data() + static_cast<size_t>(ad_signatures_.data()[ad]) * (num_attributes + 1);
+        const int64_t* window = windows_.data() + 2 * static_cast<size_t>(signature[num_attributes]);
+        if (request.at < window[0] || request.at >= window[1]) {
+            reasons |= uint64_t{1} << kWindow;
+            if (stop_at_first) return reasons;
+        }
+        for (size_t a = 0; a < num_attributes; ++a) {
+            if (signature[a] == 0 || accepts(slot_[a], signature[a], request.values[a])) continue;
+            reasons |= uint64_t{1} << (kFirstAttribute + a);
+            if (stop_at_first) return reasons;
+        }
+        return reasons;
+    }
+
+    bool accepts(Slot slot, int32_t rule, const RequestValue& value) const {
+        if (!value.known) return false;
+        if (slot.is_range) {
+            const RangeRules& rules = ranges_[slot.position];
+            return rules.min.data()[rule] <= value.number && value.number <= rules.max.data()[rule];
+        }
+        const ValueRules& rules = sets_[slot.position];
+        const int64_t* include = rules.include_offsets.data() + rule;
+        const int64_t* exclude = rules.exclude_offsets.data() + rule;
+        const int32_t* included = rules.include_values.data();
+        const int32_t* excluded = rules.exclude_values.data();
+        return (include[0] == include[1] ||
+                value.carries_any(included + include[0], included + include[1])) &&
+               !value.carries_any(excluded + exclude[0], excluded + exclude[1]);
+    }
+
+    In2<int32_t> signatures_;
+    In1<int32_t> ad_signatures_;
+    In2<int64_t> windows_;
+    In1<int64_t> sid_ad_offsets_;
+    std::vector<RangeRules> ranges_;
+    std::vector<ValueRules> sets_;
+    std::vector<Slot> slot_;  // attribute -> its kind and place in ranges_ or sets_
+};
+
+}  // namespace
+
+void bind_filter(nb::module_& module) {
+    nb::class_<AdFilter>(module, "AdFilter", "Decides ads by their own rules; see grace.index.filter.")
+        .def(nb::init<In2<int32_t>, In1<int32_t>, In2<int64_t>, In1<int64_t>, nb::list>(),
+             nb::arg("signatures"), nb::arg("ad_signatures"), nb::arg("windows"),
+             nb::arg("sid_ad_offsets"), nb::arg("rules"))
+        .def("explain", &AdFilter::explain, nb::arg("positions"), nb::arg("paused"), nb::arg("at"),
+             nb::arg("known"), nb::arg("numbers"), nb::arg("value_ids"))
+        .def("expand", &AdFilter::expand, nb::arg("sids"), nb::arg("paused"), nb::arg("at"),
+             nb::arg("known"), nb::arg("numbers"), nb::arg("value_ids"));
+}

@@ -1,0 +1,12 @@
+// The Python module grace._native: host hot paths, all with the interpreter lock released.
+
+#include <nanobind/nanobind.h>
+
+#include "filter.h"
+#include "select.h"
+
+NB_MODULE(_native, module) {
+    module.doc() = "Host hot paths of Grace (C++20): the last filter and the constrained selection.";
+    bind_filter(module);
+    bind_select(module);
+}

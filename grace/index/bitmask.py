@@ -1,0 +1,128 @@
+"""Where each attribute's bits stand in a packed row, and which of them rules and requests set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from grace.catalog import Targeting
+from grace.index.rules import RangeRules, RuleTables, ValueRules
+
+MAX_INTERVALS = 4096
+
+
+@dataclass(frozen=True)
+class BitLayout:
+    """The segments of a row, one per attribute, each ending with an `other` and an `unknown` bit.
+
+    - categorical: a bit per value that a rule names; `other` is any value that no rule names.
+    - range: a bit per elementary interval between `cuts`; `other` is never asked for.
+    - set: no value bits (Bloom filters hold the values); `other` says that the row holds an ad
+      without an include, `unknown` that it holds one without any rule on the attribute.
+
+    Attributes:
+        cuts: per attribute float64; interval i holds the numbers x with exactly i cuts <= x. Empty
+            where the attribute is not a range.
+        offsets: int [num_attributes + 1], bounds of the segments in bits.
+    """
+
+    cuts: tuple[np.ndarray, ...]
+    offsets: np.ndarray
+
+    @property
+    def num_bits(self) -> int:
+        """Bits of a row, without the padding to whole words."""
+        return int(self.offsets[-1])
+
+    def other_bit(self, attribute: int) -> int:
+        """Position of an attribute's `other` bit."""
+        return int(self.offsets[attribute + 1]) - 2
+
+    def unknown_bit(self, attribute: int) -> int:
+        """Position of an attribute's `unknown` bit."""
+        return int(self.offsets[attribute + 1]) - 1
+
+
+def bit_layout(tables: RuleTables, cuts: Sequence[np.ndarray]) -> BitLayout:
+    """Lay out the rows of an index whose range attributes are cut at `cuts`."""
+    widths = []
+    for attribute, rules, points in zip(tables.schema.attributes, tables.rules, cuts, strict=True):
+        if isinstance(rules, RangeRules):
+            widths.append(len(points) + 1 + 2)
+        else:
+            widths.append((len(rules.values) if attribute.kind == "categorical" else 0) + 2)
+    return BitLayout(tuple(cuts), np.cumsum([0, *widths]))
+
+
+def range_cuts(rules: RangeRules) -> np.ndarray:
+    """Return the cuts between elementary intervals, float64 ascending.
+
+    A cut stands left of every `min` and right of every `max`, so each rule is a whole number of
+    intervals. Past 4,096 intervals only evenly spaced cuts are kept: neighbours merge.
+    """
+    low, high = rules.min.numpy(), rules.max.numpy()
+    right_of_max = np.nextafter(high[np.isfinite(high)], np.inf)
+    cuts = np.unique(np.concatenate([low[np.isfinite(low)], right_of_max]))
+    if len(cuts) >= MAX_INTERVALS:
+        kept = np.linspace(0, len(cuts) - 1, MAX_INTERVALS - 1).round().astype(np.int64)
+        cuts = cuts[kept]
+    return cuts
+
+
+def rule_flags(tables: RuleTables, layout: BitLayout, attribute: int) -> np.ndarray:
+    """Return bool [R, width], the bits that each rule of an attribute sets in its segment."""
+    rules = tables.rules[attribute]
+    width = int(layout.offsets[attribute + 1] - layout.offsets[attribute])
+    other, unknown = width - 2, width - 1
+    if isinstance(rules, RangeRules):
+        cuts = layout.cuts[attribute]
+        flags = np.zeros((rules.num_rules, width), bool)
+        first = np.searchsorted(cuts, rules.min.numpy(), side="right")
+        last = np.searchsorted(cuts, rules.max.numpy(), side="right")
+        interval = np.arange(len(cuts) + 1)
+        flags[:, :other] = (first[:, None] <= interval) & (interval <= last[:, None])
+    elif tables.schema.attributes[attribute].kind == "categorical":
+        flags = _categorical_flags(rules, width)
+    else:
+        flags = np.zeros((rules.num_rules, width), bool)
+        flags[:, other] = ~rules.has_include.numpy()
+    flags[0] = True
+    flags[1:, unknown] = False
+    return flags
+
+
+def _categorical_flags(rules: ValueRules, width: int) -> np.ndarray:
+    include, exclude = _membership(rules, "include"), _membership(rules, "exclude")
+    only_excludes = ~rules.has_include.numpy()
+    flags = np.zeros((len(only_excludes), width), bool)
+    flags[:, :-2] = (include | only_excludes[:, None]) & ~exclude
+    flags[:, -2] = only_excludes
+    return flags
+
+
+def _membership(rules: ValueRules, side: str) -> np.ndarray:
+    offsets = getattr(rules, f"{side}_offsets").numpy()
+    member = np.zeros((len(offsets) - 1, len(rules.values)), bool)
+    row = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    member[row, getattr(rules, f"{side}_values").numpy()] = True
+    return member
+
+
+def request_flags(tables: RuleTables, layout: BitLayout, targeting: Targeting) -> np.ndarray:
+    """Return bool [num_bits], what equation 5 asks of a row: one bit per attribute.
+
+    A known set attribute asks for no bit here: its Bloom filter or its `other` bit decides.
+    """
+    flags = np.zeros(layout.num_bits, bool)
+    for attribute, value in enumerate(targeting.values):
+        first = int(layout.offsets[attribute])
+        if value is None:
+            flags[layout.unknown_bit(attribute)] = True
+        elif tables.schema.attributes[attribute].kind == "range":
+            flags[first + np.searchsorted(layout.cuts[attribute], value, side="right")] = True
+        elif tables.schema.attributes[attribute].kind == "categorical":
+            (number,) = tables.rules[attribute].values.find(value)
+            flags[first + number if number >= 0 else layout.other_bit(attribute)] = True
+    return flags

@@ -1,0 +1,72 @@
+"""Bloom filters over UTF-8 values: w bits, h hashes made from one xxh64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grace.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class BloomShape:
+    """How values become bits.
+
+    Attributes:
+        num_bits: w, a multiple of 64.
+        num_hashes: h, positions set per value.
+    """
+
+    num_bits: int = 256
+    num_hashes: int = 4
+
+    def __post_init__(self):
+        if self.num_bits < 64 or self.num_bits % 64:
+            raise ConfigError(f"Bloom bits must be a positive multiple of 64, got {self.num_bits}")
+        if not 1 <= self.num_hashes <= 64:
+            raise ConfigError(f"Bloom hashes must be from 1 to 64, got {self.num_hashes}")
+
+    @property
+    def num_words(self) -> int:
+        """64-bit words of a filter."""
+        return self.num_bits // 64
+
+
+def bloom_bits(value: str, num_bits: int = 256, num_hashes: int = 4) -> list[int]:
+    """Return the positions that a value sets: double hashing with the halves of its xxh64.
+
+    Kirsch and Mitzenmacher (2006) show that `first + i * second` behaves as h independent hashes.
+    """
+    import xxhash
+
+    digest = xxhash.xxh64_intdigest(value.encode())
+    first, second = digest & 0xFFFFFFFF, digest >> 32 | 1
+    return [(first + i * second) % num_bits for i in range(num_hashes)]
+
+
+def bloom_flags(values: Sequence[str], shape: BloomShape) -> np.ndarray:
+    """Return bool [n, w], the filter of each single value."""
+    flags = np.zeros((len(values), shape.num_bits), bool)
+    for row, value in enumerate(values):
+        flags[row, bloom_bits(value, shape.num_bits, shape.num_hashes)] = True
+    return flags
+
+
+def contains_any(rows: Tensor, values: Tensor) -> Tensor:
+    """Say whether each stored row holds all bits of at least one value (equation 8).
+
+    Args:
+        rows: int64 [R, W], stored filters.
+        values: int64 [n, W], filters of single values.
+
+    Returns:
+        bool [R]; false where n is 0.
+    """
+    hit = torch.zeros(len(rows), dtype=torch.bool)
+    for value in values:
+        hit |= ((rows & value) == value).all(1)
+    return hit

@@ -1,0 +1,229 @@
+"""The index: one version of a catalogue, opened for reading, and the pauses that may change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from grace.catalog import Schema, parse_targeting, read_catalog
+from grace.errors import CatalogError
+from grace.index import pauses, storage
+from grace.index.bits import MAX_REQUESTS
+from grace.index.bloom import BloomShape
+from grace.index.build import IndexData, build_data
+from grace.index.exact import exact_words
+from grace.index.filter import AdFilter, Expansion
+from grace.index.rules import CompiledTargeting
+from grace.index.trie import Trie
+
+MATCHERS = ("off", "valid", "bitmask+bloom", "exact")
+
+
+def build_index(
+    catalog: object,
+    schema: object,
+    out: str | os.PathLike | None = None,
+    bloom_bits: int = 256,
+    bloom_hashes: int = 4,
+) -> Index:
+    """Build an index from a catalogue.
+
+    Args:
+        catalog: a `.parquet` or `.jsonl` path, a table, or an iterable of dicts; see
+            `grace.catalog.iter_rows`.
+        schema: a YAML path, a dict, or a `Schema`.
+        out: directory to write a new version to and make it current; None keeps it in memory.
+        bloom_bits: bits of one Bloom filter, a multiple of 64.
+        bloom_hashes: bits that one value sets.
+
+    Raises:
+        CatalogError: naming the row and the field; nothing is written then.
+        SchemaError: if the schema is wrong.
+        IndexFormatError: if `out` holds something else.
+    """
+    if isinstance(schema, dict):
+        schema = Schema.from_dict(schema)
+    elif not isinstance(schema, Schema):
+        schema = Schema.load(schema)
+    shape = BloomShape(bloom_bits, bloom_hashes)
+    data = build_data(read_catalog(catalog, schema), shape)
+    if out is None:
+        return Index(data)
+    storage.save(data, out)
+    return Index.open(out)
+
+
+class Index:
+    """Tries, matchers and ads of one catalogue version. The arrays never change; pauses do.
+
+    Attributes:
+        version: id of the version on disk, or None in memory.
+        data: the version's arrays.
+        ad_paused: uint8 [num_ads], nonzero where an ad is paused now.
+    """
+
+    def __init__(self, data: IndexData, version: str | None = None, directory: Path | None = None):
+        self.data = data
+        self.version = version
+        self.ad_paused = data.ad_paused.clone()
+        self._directory = directory
+        self._filter = AdFilter(data.tables, data.sid_ad_offsets, data.ad_signatures)
+
+    @staticmethod
+    def open(directory: str | os.PathLike) -> Index:
+        """Open the current version in a directory; later builds there do not change this object.
+
+        Raises:
+            IndexFormatError: if the index is torn, damaged, foreign or newer, naming the file.
+        """
+        version, data = storage.load(directory)
+        index = Index(data, version, Path(directory))
+        states = pauses.replay(Path(directory))
+        positions = index.find_ads(list(states))
+        for position, paused in zip(positions.tolist(), states.values(), strict=True):
+            if position >= 0:  # the log outlives versions that had the ad
+                index.ad_paused[position] = paused
+        return index
+
+    @property
+    def schema(self) -> Schema:
+        """The targeting attributes."""
+        return self.data.schema
+
+    @property
+    def trie(self) -> Trie:
+        """The SIDs' prefixes."""
+        return self.data.trie
+
+    @property
+    def num_levels(self) -> int:
+        """L, tokens of a SID."""
+        return self.trie.num_levels
+
+    @property
+    def level_sizes(self) -> tuple[int, ...]:
+        """Prefixes of length 0..L."""
+        return self.trie.level_sizes
+
+    @property
+    def vocab_size(self) -> int:
+        """The least V that a generator needs: the largest token + 1."""
+        return self.trie.vocab_size
+
+    @property
+    def num_sids(self) -> int:
+        """N, distinct SIDs."""
+        return self.trie.level_sizes[-1]
+
+    @property
+    def num_ads(self) -> int:
+        """Ads in the catalogue."""
+        return len(self.data.ad_signatures)
+
+    @property
+    def sids(self) -> np.ndarray:
+        """int32 [N, L], all SIDs, ascending."""
+        return self.trie.sids
+
+    @cached_property
+    def ad_sid(self) -> np.ndarray:
+        """int64 [num_ads], the SID index of each ad."""
+        counts = np.diff(self.data.sid_ad_offsets.numpy())
+        return np.repeat(np.arange(self.num_sids), counts)
+
+    def ad_id(self, position: int) -> str | int:
+        """Return the id of the ad at a position; ads are sorted by (SID, ad id)."""
+        return self.data.ad_ids[position]
+
+    def take_ad_ids(self, positions: np.ndarray) -> list[str | int]:
+        """Return the ids of the ads at positions, int64 [n]."""
+        return self.data.ad_ids.take(positions)
+
+    def find_ads(self, ad_ids: Sequence[object]) -> np.ndarray:
+        """Return int64 [n], the position of each ad, or -1 where it is not in the catalogue."""
+        return self.data.ad_ids.find(ad_ids)
+
+    def find_sids(self, sids: np.ndarray) -> np.ndarray:
+        """Return int64 [n], the index of each SID of [n, L] ints, or -1."""
+        return self.trie.find(sids)
+
+    def sid_ads(self, sid: int) -> tuple[int, int]:
+        """Return the first position and the one past the last of a SID's ads."""
+        first, last = self.data.sid_ad_offsets[sid : sid + 2].tolist()
+        return first, last
+
+    def compile(self, attributes: dict | None, at: object = None) -> CompiledTargeting:
+        """Check a request's attributes and time and look its values up.
+
+        Raises:
+            RequestError: naming the field.
+        """
+        return self.data.tables.compile(parse_targeting(self.schema, attributes, at))
+
+    def match(self, matching: str, requests: Sequence[CompiledTargeting]) -> Tensor | None:
+        """Return the matcher's verdict on every prefix.
+
+        Args:
+            matching: `off`, `valid`, `bitmask+bloom` or `exact`.
+            requests: at most 32.
+
+        Returns:
+            int32 [S], bit b of word n clear if request b must not reach trie node n; None where
+            the mode asks nothing of requests (`off`, `valid`).
+        """
+        if matching not in MATCHERS:
+            raise ValueError(f"matching must be one of {', '.join(MATCHERS)}, got {matching!r}")
+        if len(requests) > MAX_REQUESTS:
+            raise ValueError(f"a word holds {MAX_REQUESTS} requests, got {len(requests)}")
+        data = self.data
+        if matching == "bitmask+bloom":
+            return data.matcher.words(data.tables, requests)
+        if matching == "exact":
+            return exact_words(
+                data.tables, data.trie, data.sid_ad_offsets, data.ad_signatures,
+                self.ad_paused, requests,
+            )  # fmt: skip
+        return None
+
+    def expand(self, sids: np.ndarray, request: CompiledTargeting) -> Expansion:
+        """Return the eligible ads of SID indices, int64 [n], in their order, with counts."""
+        return self._filter.expand(sids, self.ad_paused, request)
+
+    def explain(self, positions: np.ndarray, request: CompiledTargeting) -> np.ndarray:
+        """Return uint64 [n]: bit i is set if `refusal_reasons[i]` refuses the ad at a position."""
+        return self._filter.explain(positions, self.ad_paused, request)
+
+    @property
+    def refusal_reasons(self) -> tuple[str, ...]:
+        """Why an ad can be refused, in the order of counting: paused, window, each attribute."""
+        return self._filter.reasons
+
+    def pause(self, ad_ids: Sequence[str | int]) -> None:
+        """Stop showing ads from the next batch on; an index on disk remembers it.
+
+        Raises:
+            CatalogError: if an id is not in the catalogue; then nothing changes.
+        """
+        self._set_paused(ad_ids, True)
+
+    def resume(self, ad_ids: Sequence[str | int]) -> None:
+        """Show paused ads again, those too that the catalogue says are paused.
+
+        Raises:
+            CatalogError: if an id is not in the catalogue; then nothing changes.
+        """
+        self._set_paused(ad_ids, False)
+
+    def _set_paused(self, ad_ids: Sequence[str | int], paused: bool) -> None:
+        positions = self.find_ads(ad_ids)
+        for ad_id, position in zip(ad_ids, positions.tolist(), strict=True):
+            if position < 0:
+                raise CatalogError(f"no ad {ad_id!r} in the catalogue", field="ad_id")
+        if self._directory is not None:
+            pauses.append(self._directory, paused, ad_ids)
+        self.ad_paused[positions] = paused

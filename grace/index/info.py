@@ -1,0 +1,126 @@
+"""What an index holds, as GRACE's Tables 1 and 2 show it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from grace.index.bits import count_bits
+from grace.index.index import Index
+
+
+@dataclass(frozen=True)
+class MatcherLevel:
+    """One kind of matcher on the transitions that reach one level.
+
+    Attributes:
+        rows: transitions, each of which would store a row.
+        distinct_rows: rows left when equal ones are stored once.
+        num_bytes, distinct_bytes: what either takes, indices not counted.
+        fill_rate: mean share of 1 bits over the transitions; lower is more selective.
+    """
+
+    rows: int
+    distinct_rows: int
+    num_bytes: int
+    distinct_bytes: int
+    fill_rate: float
+
+
+@dataclass(frozen=True)
+class LevelInfo:
+    """Transitions that end at prefixes of one length; level 0 is the root itself."""
+
+    level: int
+    transitions: int
+    bitmask: MatcherLevel
+    bloom: MatcherLevel
+
+
+@dataclass(frozen=True)
+class IndexInfo:
+    """Sizes of an index.
+
+    Attributes:
+        version: id on disk, or None in memory.
+        ads, sids, levels, vocab_size: counts; `vocab_size` is the largest token + 1.
+        paused_ads: ads paused now.
+        ads_per_sid: p50, p99 and max.
+        rules: distinct rules per attribute, "no rule" included.
+        windows, signatures: distinct ones.
+        array_bytes: all arrays of the index.
+        per_level: one entry per level, the root first.
+    """
+
+    version: str | None
+    ads: int
+    sids: int
+    levels: int
+    vocab_size: int
+    paused_ads: int
+    ads_per_sid: dict[str, int]
+    rules: dict[str, int]
+    windows: int
+    signatures: int
+    array_bytes: int
+    per_level: list[LevelInfo]
+
+    def to_dict(self) -> dict:
+        """Return the form that `grace index info --json` prints."""
+        return asdict(self)
+
+
+def index_info(index: Index) -> IndexInfo:
+    """Count what an index holds."""
+    from grace.index.storage import tensors_of
+
+    data = index.data
+    per_sid = np.diff(data.sid_ad_offsets.numpy())
+    p50, p99 = np.percentile(per_sid, [50, 99], method="higher").tolist()
+    rules = data.tables.rules
+    return IndexInfo(
+        version=index.version,
+        ads=index.num_ads,
+        sids=index.num_sids,
+        levels=index.num_levels,
+        vocab_size=index.vocab_size,
+        paused_ads=int((index.ad_paused != 0).sum()),
+        ads_per_sid={"p50": p50, "p99": p99, "max": int(per_sid.max())},
+        rules={n: r.num_rules for n, r in zip(index.schema.names, rules, strict=True)},
+        windows=len(data.tables.windows),
+        signatures=len(data.tables.signatures),
+        array_bytes=sum(t.numel() * t.element_size() for t in tensors_of(data).values()),
+        per_level=[_level(index, level) for level in range(index.num_levels + 1)],
+    )
+
+
+def _level(index: Index, level: int) -> LevelInfo:
+    matcher = index.data.matcher
+    first, last = index.trie.level_offsets[level : level + 2].tolist()
+    num_set_bits = matcher.bloom_rows.shape[1] * 64
+    return LevelInfo(
+        level=level,
+        transitions=last - first,
+        bitmask=_matcher_level(
+            matcher.bitmask_rows.numpy(),
+            matcher.bitmask_index[first:last].numpy(),
+            matcher.layout.num_bits,
+        ),
+        bloom=_matcher_level(
+            matcher.bloom_rows.numpy(), matcher.bloom_index[first:last].numpy(), num_set_bits
+        ),
+    )
+
+
+def _matcher_level(table: np.ndarray, index: np.ndarray, num_bits: int) -> MatcherLevel:
+    distinct = len(np.unique(index))
+    row_bytes = table.shape[1] * table.itemsize
+    fill = count_bits(table)[index].mean() / num_bits if num_bits else 0.0
+    return MatcherLevel(
+        rows=len(index),
+        distinct_rows=distinct,
+        num_bytes=len(index) * row_bytes,
+        distinct_bytes=distinct * row_bytes,
+        fill_rate=float(fill),
+    )

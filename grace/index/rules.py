@@ -1,0 +1,149 @@
+"""The dictionaries of targeting: distinct values, rules, windows and signatures, as arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grace.catalog import RangeRule, Rule, Schema, SetRule, Targeting
+from grace.index.lookup import TextTable
+
+
+@dataclass(frozen=True)
+class RangeRules:
+    """The R distinct rules of a range attribute: float64 [R] `min` and `max`, infinite when open.
+
+    Rule 0 is "no rule".
+    """
+
+    min: Tensor
+    max: Tensor
+
+    @property
+    def num_rules(self) -> int:
+        """R, "no rule" included."""
+        return len(self.min)
+
+    @staticmethod
+    def build(rules: Sequence[RangeRule | None]) -> RangeRules:
+        """Return the arrays of rules whose entry 0 is None."""
+        ends = [(-math.inf, math.inf) if rule is None else (rule.min, rule.max) for rule in rules]
+        return RangeRules(*torch.tensor(ends, dtype=torch.float64).T.contiguous())
+
+
+@dataclass(frozen=True)
+class ValueRules:
+    """The R distinct rules of a categorical or set attribute, as value ids in CSR form.
+
+    Rule 0 is "no rule"; any other includes or excludes something.
+
+    Attributes:
+        values: the values that any rule names, ascending by their UTF-8 bytes.
+        include_offsets, exclude_offsets: int64 [R + 1].
+        include_values, exclude_values: int32, value ids, ascending within a rule.
+    """
+
+    values: TextTable
+    include_offsets: Tensor
+    include_values: Tensor
+    exclude_offsets: Tensor
+    exclude_values: Tensor
+
+    @staticmethod
+    def build(rules: Sequence[SetRule | None]) -> ValueRules:
+        """Return the arrays of rules whose entry 0 is None."""
+        pairs = [((), ()) if rule is None else (rule.include, rule.exclude) for rule in rules]
+        values = sorted({value for pair in pairs for side in pair for value in side})
+        numbers = {value: number for number, value in enumerate(values)}
+        includes = _lists([[numbers[value] for value in include] for include, _ in pairs])
+        excludes = _lists([[numbers[value] for value in exclude] for _, exclude in pairs])
+        return ValueRules(TextTable.build(values), *includes, *excludes)
+
+    @property
+    def num_rules(self) -> int:
+        """R, "no rule" included."""
+        return len(self.include_offsets) - 1
+
+    @property
+    def has_include(self) -> Tensor:
+        """bool [R], whether a rule names values that it accepts."""
+        return self.include_offsets[1:] > self.include_offsets[:-1]
+
+
+@dataclass(frozen=True)
+class CompiledTargeting:
+    """A request's targeting in the numbers of one index; see `RuleTables.compile`.
+
+    Attributes:
+        targeting: what was compiled.
+        known: uint8 [num_attributes].
+        numbers: float64 [num_attributes], NaN unless the attribute is a known range.
+        value_ids: per attribute int32, ids of the carried values that some rule names.
+    """
+
+    targeting: Targeting
+    known: np.ndarray
+    numbers: np.ndarray
+    value_ids: tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True)
+class RuleTables:
+    """Everything that ads' rules are made of, each distinct part once.
+
+    Attributes:
+        schema: the attributes.
+        rules: one table per attribute.
+        windows: int64 [num_windows, 2], start and end in microseconds since 1970-01-01 UTC; 0 is
+            always.
+        signatures: int32 [num_signatures, num_attributes + 1], rule ids and a window id.
+    """
+
+    schema: Schema
+    rules: tuple[RangeRules | ValueRules, ...]
+    windows: Tensor
+    signatures: Tensor
+
+    def compile(self, targeting: Targeting) -> CompiledTargeting:
+        """Look a request's values up once, for every matcher and the last filter."""
+        value_ids, numbers = [], []
+        for rules, value in zip(self.rules, targeting.values, strict=True):
+            ranged = isinstance(rules, RangeRules)
+            numbers.append(value if ranged and value is not None else math.nan)
+            found = rules.values.find(value or ()) if not ranged else np.empty(0, np.int64)
+            value_ids.append(found[found >= 0].astype(np.int32))
+        known = np.array([value is not None for value in targeting.values], np.uint8)
+        return CompiledTargeting(targeting, known, np.array(numbers, np.float64), tuple(value_ids))
+
+
+def sorted_rules(rules: Sequence[Rule | None]) -> tuple[list[Rule | None], np.ndarray]:
+    """Put rules in an order that does not depend on the catalogue's: None first, then ascending.
+
+    Returns:
+        The ordered rules, and int32 [R], the new id of each old one.
+    """
+    order = sorted(range(len(rules)), key=lambda i: (rules[i] is not None, rules[i] or ()))
+    return [rules[i] for i in order], _inverse(order)
+
+
+def sorted_windows(windows: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Keep window 0 (always) first, sort the rest; return them and the new id of each old one."""
+    order = [0, *sorted(range(1, len(windows)), key=lambda i: windows[i])]
+    return np.array([windows[i] for i in order], np.int64), _inverse(order)
+
+
+def _inverse(order: Sequence[int]) -> np.ndarray:
+    inverse = np.empty(len(order), np.int32)
+    inverse[list(order)] = np.arange(len(order), dtype=np.int32)
+    return inverse
+
+
+def _lists(lists: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
+    flat = np.array([number for numbers in lists for number in numbers], np.int32)
+    return torch.from_numpy(offsets), torch.from_numpy(flat)

@@ -1,0 +1,266 @@
+"""An index on disk: whole or refused.
+
+    DIR/CURRENT                        the id of the version to open, one line
+    DIR/versions/<id>/manifest.json    format, schema, counts, and the hash of every array
+    DIR/versions/<id>/arrays.safetensors
+    DIR/pauses.log                     see grace.index.pauses
+
+A version's id is the hash of its manifest, so the same catalogue gives the same version. Every
+tensor is described in docs/index-format.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grace.catalog import Schema
+from grace.errors import IndexFormatError
+from grace.files import atomic_write, sync_directory
+from grace.index.bitmask import bit_layout
+from grace.index.bloom import BloomShape
+from grace.index.build import IndexData
+from grace.index.conservative import UnionMatcher
+from grace.index.lookup import IntegerTable, TextTable
+from grace.index.rules import RangeRules, RuleTables, ValueRules
+from grace.index.trie import Trie
+
+FORMAT = "grace-index"
+FORMAT_VERSION = 1
+ARRAYS, MANIFEST, CURRENT = "arrays.safetensors", "manifest.json", "CURRENT"
+UNFINISHED = ".unfinished"
+
+
+def save(data: IndexData, directory: str | os.PathLike) -> str:
+    """Write a version and make it current; a failure at any point leaves the old one current.
+
+    Returns:
+        The version's id.
+
+    Raises:
+        IndexFormatError: if the directory holds something else, or another process is writing.
+    """
+    from safetensors.torch import save_file
+
+    directory = Path(directory)
+    if directory.exists() and not directory.is_dir():
+        raise IndexFormatError(f"{directory}: is a file; an index is written to a directory")
+    if directory.is_dir() and any(directory.iterdir()) and not (directory / "versions").is_dir():
+        raise IndexFormatError(
+            f"{directory}: holds something that is no index; name an empty folder"
+        )
+    versions = directory / "versions"
+    versions.mkdir(parents=True, exist_ok=True)
+    with _writer_lock(directory):
+        unfinished = versions / UNFINISHED
+        shutil.rmtree(unfinished, ignore_errors=True)  # what a killed writer left
+        unfinished.mkdir()
+        try:
+            tensors = tensors_of(data)
+            save_file(tensors, unfinished / ARRAYS)
+            _sync_file(unfinished / ARRAYS)
+            manifest = json.dumps(_manifest(data, tensors), indent=1, ensure_ascii=False).encode()
+            with atomic_write(unfinished / MANIFEST) as file:
+                file.write(manifest)
+            version = _hash(manifest)[:16]
+            shutil.rmtree(versions / version, ignore_errors=True)
+            unfinished.rename(versions / version)
+            sync_directory(versions)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+        with atomic_write(directory / CURRENT) as file:
+            file.write(version.encode() + b"\n")
+    return version
+
+
+def load(directory: str | os.PathLike) -> tuple[str, IndexData]:
+    """Map the current version's arrays and check every byte of them against the manifest.
+
+    Returns:
+        The version's id and its arrays.
+
+    Raises:
+        IndexFormatError: naming the file that is missing, damaged, foreign or newer.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    directory = Path(directory)
+    version, folder = _current(directory)
+    manifest = _read_manifest(folder, version)
+    path = folder / ARRAYS
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, ValueError) as error:
+        raise IndexFormatError(f"{path}: cannot be read ({error}); build the index again") from None
+    described = manifest["tensors"]
+    if tensors.keys() != described.keys():
+        stray = min(tensors.keys() ^ described.keys())
+        raise IndexFormatError(f"{path}: {stray} is in the file or the manifest, not in both")
+    for name, tensor in tensors.items():
+        if _described(tensor) != described[name]:
+            raise IndexFormatError(
+                f"{path}: {name} differs from what was written; the file is damaged: build the "
+                "index again"
+            )
+    return version, _data_of(manifest, tensors)
+
+
+def _current(directory: Path) -> tuple[str, Path]:
+    if not directory.is_dir():
+        raise IndexFormatError(f"{directory}: no such directory")
+    try:
+        version = (directory / CURRENT).read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        raise IndexFormatError(f"{directory}: holds no index (no file {CURRENT})") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise IndexFormatError(f"{directory / CURRENT}: cannot be read: {error}") from None
+    folder = directory / "versions" / version
+    if len(version) != 16 or not version.isalnum() or not folder.is_dir():
+        raise IndexFormatError(
+            f"{directory / CURRENT}: names the version {version[:40]!r}, which is not there"
+        )
+    return version, folder
+
+
+def _read_manifest(folder: Path, version: str) -> dict:
+    path = folder / MANIFEST
+    try:
+        content = path.read_bytes()
+        manifest = json.loads(content)
+    except (OSError, ValueError) as error:
+        raise IndexFormatError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise IndexFormatError(f"{path}: is not the manifest of an index")
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise IndexFormatError(
+            f"{path}: has format version {manifest.get('format_version')}, this release reads "
+            f"{FORMAT_VERSION}; build the index again or use the release that wrote it"
+        )
+    if _hash(content)[:16] != version:
+        raise IndexFormatError(f"{path}: differs from what was written; build the index again")
+    return manifest
+
+
+def tensors_of(data: IndexData) -> dict[str, Tensor]:
+    """Return every array of an index under its name in the file."""
+    tensors = {f"trie.{name}": array for name, array in vars_of(data.trie).items()}
+    tensors |= {
+        "sid.ad_offsets": data.sid_ad_offsets,
+        "ad.signatures": data.ad_signatures,
+        "ad.paused": data.ad_paused,
+        "targeting.windows": data.tables.windows,
+        "targeting.signatures": data.tables.signatures,
+    }
+    tensors |= {f"ad.ids.{name}": array for name, array in vars_of(data.ad_ids).items()}
+    for attribute, rules in enumerate(data.tables.rules):
+        prefix = f"rules.{attribute}"
+        tensors |= {f"{prefix}.{name}": array for name, array in vars_of(rules).items()}
+        if isinstance(rules, RangeRules):
+            cuts = data.matcher.layout.cuts[attribute]
+            tensors[f"{prefix}.cuts"] = torch.from_numpy(cuts)
+        else:
+            values = vars_of(rules.values)
+            tensors |= {f"{prefix}.values.{name}": array for name, array in values.items()}
+    tensors |= {f"matcher.{name}": array for name, array in vars_of(data.matcher).items()}
+    return tensors
+
+
+def vars_of(part: object) -> dict[str, Tensor]:
+    """Return the tensors among an object's fields."""
+    return {name: value for name, value in vars(part).items() if isinstance(value, Tensor)}
+
+
+def _manifest(data: IndexData, tensors: dict[str, Tensor]) -> dict:
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "schema": data.schema.to_dict(),
+        "ad_id": "integer" if isinstance(data.ad_ids, IntegerTable) else "string",
+        "bloom": vars(data.matcher.shape),
+        "counts": {
+            "ads": len(data.ad_signatures),
+            "sids": data.trie.level_sizes[-1],
+            "levels": data.trie.num_levels,
+            "nodes": data.trie.num_nodes,
+            "vocab_size": data.trie.vocab_size,
+            "signatures": len(data.tables.signatures),
+            "windows": len(data.tables.windows),
+        },
+        "tensors": {name: _described(tensor) for name, tensor in sorted(tensors.items())},
+    }
+
+
+def _data_of(manifest: dict, tensors: dict[str, Tensor]) -> IndexData:
+    def under(prefix: str, kind: type, **others: object) -> object:
+        names = kind.__dataclass_fields__
+        return kind(**others, **{n: tensors[f"{prefix}.{n}"] for n in names if n not in others})
+
+    schema = Schema.from_dict(manifest["schema"])
+    rules, cuts = [], []
+    for attribute, declared in enumerate(schema.attributes):
+        prefix = f"rules.{attribute}"
+        if declared.kind == "range":
+            rules.append(under(prefix, RangeRules))
+            cuts.append(tensors[f"{prefix}.cuts"].numpy())
+        else:
+            rules.append(under(prefix, ValueRules, values=under(f"{prefix}.values", TextTable)))
+            cuts.append(np.empty(0))
+    tables = RuleTables(
+        schema, tuple(rules), tensors["targeting.windows"], tensors["targeting.signatures"]
+    )
+    return IndexData(
+        trie=under("trie", Trie),
+        sid_ad_offsets=tensors["sid.ad_offsets"],
+        ad_ids=under("ad.ids", IntegerTable if manifest["ad_id"] == "integer" else TextTable),
+        ad_signatures=tensors["ad.signatures"],
+        ad_paused=tensors["ad.paused"],
+        tables=tables,
+        matcher=under(
+            "matcher",
+            UnionMatcher,
+            layout=bit_layout(tables, cuts),
+            shape=BloomShape(**manifest["bloom"]),
+        ),
+    )
+
+
+def _described(tensor: Tensor) -> dict:
+    return {
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "shape": list(tensor.shape),
+        "xxh3_128": _hash(tensor.contiguous().numpy().view(np.uint8).data),
+    }
+
+
+def _hash(content: object) -> str:
+    import xxhash
+
+    return xxhash.xxh3_128_hexdigest(content)
+
+
+def _sync_file(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def _writer_lock(directory: Path) -> Iterator[None]:
+    with open(directory / ".lock", "wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise IndexFormatError(
+                f"{directory}: another process is writing this index; try again when it is done"
+            ) from None
+        yield

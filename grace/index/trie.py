@@ -1,0 +1,118 @@
+"""The trie of all SIDs in level order, without child ids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Trie:
+    """Prefixes of N distinct SIDs of L tokens.
+
+    Nodes are numbered level by level (the root is 0) and, inside a level, in lexicographic order of
+    their prefixes. So the children of a node are neighbours, the entry `e` of `child_tokens` leads
+    to node `e + 1`, and the leaf of the i-th SID is `level_offsets[L] + i`.
+
+    Attributes:
+        level_offsets: int64 [L + 2], first node of levels 0..L, and the number of nodes S.
+        child_offsets: int64 [S - N + 1], bounds of each inner node's entries.
+        child_tokens: int32 [S - 1], the token that leads to node `e + 1`, ascending within a node.
+    """
+
+    level_offsets: Tensor
+    child_offsets: Tensor
+    child_tokens: Tensor
+
+    @property
+    def num_levels(self) -> int:
+        """L, the number of tokens of a SID."""
+        return len(self.level_offsets) - 2
+
+    @property
+    def num_nodes(self) -> int:
+        """S, prefixes of every length, the empty one included."""
+        return int(self.level_offsets[-1])
+
+    @property
+    def first_leaf(self) -> int:
+        """The node of SID 0."""
+        return int(self.level_offsets[-2])
+
+    @cached_property
+    def level_sizes(self) -> tuple[int, ...]:
+        """Number of prefixes of length 0..L."""
+        return tuple(np.diff(self.level_offsets.numpy()).tolist())
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """The largest token + 1: the least V that a generator must have."""
+        return int(self.child_tokens.max()) + 1
+
+    @cached_property
+    def sids(self) -> np.ndarray:
+        """int32 [N, L], all SIDs, ascending."""
+        level_offsets, tokens = self.level_offsets.numpy(), self.child_tokens.numpy()
+        sids = np.empty((self.level_sizes[-1], self.num_levels), np.int32)
+        node = np.arange(self.first_leaf, self.num_nodes)
+        for level in range(self.num_levels, 0, -1):
+            sids[:, level - 1] = tokens[node - 1]
+            if level > 1:
+                # The parent of node e + 1 is the last one whose entries start at or before e.
+                first, last = level_offsets[level - 1], level_offsets[level]
+                offsets = self.child_offsets.numpy()[first:last]
+                node = first + np.searchsorted(offsets, node - 1, side="right") - 1
+        return sids
+
+    def find(self, sids: np.ndarray) -> np.ndarray:
+        """Return int64 [n], the index of each SID of [n, L] ints; -1 where there is none."""
+        sids = np.asarray(sids, np.int64).reshape(-1, self.num_levels)
+        offsets, tokens = self.child_offsets.numpy(), self.child_tokens.numpy()
+        node = np.zeros(len(sids), np.int64)
+        for level in range(self.num_levels):
+            child = find_children(offsets, tokens, np.maximum(node, 0), sids[:, level])
+            node = np.where(node < 0, -1, child)
+        return np.where(node < 0, -1, node - self.first_leaf)
+
+
+def find_children(
+    child_offsets: np.ndarray, child_tokens: np.ndarray, nodes: np.ndarray, tokens: np.ndarray
+) -> np.ndarray:
+    """Return int64 [n], the child of each inner node along a token, or -1; a binary search each."""
+    low, high = child_offsets[nodes], child_offsets[nodes + 1]
+    last = high
+    for _ in range(int((high - low).max(initial=0)).bit_length()):
+        middle = (low + high) // 2
+        less = (low < high) & (child_tokens[np.minimum(middle, len(child_tokens) - 1)] < tokens)
+        low, high = np.where(less, middle + 1, low), np.where(less, high, middle)
+    found = (low < last) & (child_tokens[np.minimum(low, len(child_tokens) - 1)] == tokens)
+    return np.where(found, low + 1, -1)
+
+
+def build_trie(sids: np.ndarray) -> Trie:
+    """Build the trie of sorted, distinct SIDs, int32 [N, L] with N and L at least 1."""
+    num_sids, num_levels = sids.shape
+    starts = np.zeros(num_sids, bool)  # whether the i-th SID is the first with its prefix
+    starts[0] = True
+    sizes, tokens, child_counts = [1], [], []
+    parents = np.zeros(num_sids, np.int64)  # of each SID, its prefix's rank in the level above
+    for level in range(num_levels):
+        starts[1:] |= sids[1:, level] != sids[:-1, level]
+        first = np.flatnonzero(starts)
+        tokens.append(sids[first, level])
+        child_counts.append(np.bincount(parents[first], minlength=sizes[-1]))
+        sizes.append(len(first))
+        parents = np.cumsum(starts) - 1
+    return Trie(
+        level_offsets=torch.from_numpy(np.cumsum([0, *sizes], dtype=np.int64)),
+        child_offsets=torch.from_numpy(_offsets(np.concatenate(child_counts))),
+        child_tokens=torch.from_numpy(np.concatenate(tokens)),
+    )
+
+
+def _offsets(counts: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -1,0 +1,16 @@
+"""Beam search under a plan and a constraint; it knows trie nodes and logits, no files, no HTTP."""
+
+from grace.decode.generator import CoreGenerator, Generator, ProtocolGenerator
+from grace.decode.plan import DEFAULT_NUM_SIDS, BeamPlan, full_plan
+from grace.decode.search import Beams, beam_search
+
+__all__ = [
+    "DEFAULT_NUM_SIDS",
+    "BeamPlan",
+    "Beams",
+    "CoreGenerator",
+    "Generator",
+    "ProtocolGenerator",
+    "beam_search",
+    "full_plan",
+]

@@ -1,0 +1,141 @@
+"""What the search asks of a model, and the adapters that answer it.
+
+A `Generator` is what `beam_search` drives. `CoreGenerator` wraps a tensor-only core (`prefill`,
+`decode`); `ProtocolGenerator` wraps a user's own object with `start` and `step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from grace.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """What a generator keeps of a batch of requests.
+
+    Attributes:
+        state: the generator's own; it may be changed by later steps.
+        unknown_items: per request, behaviour on items that the index does not know.
+    """
+
+    state: Any
+    unknown_items: list[int]
+
+
+class Generator(Protocol):
+    """A model over SIDs: one prefill a batch, then one step per token."""
+
+    def check(self, features: dict) -> None:
+        """Raise RequestError if one request's features cannot be read."""
+
+    def start(self, features: Sequence[dict]) -> Prefill:
+        """Read the features of B requests."""
+
+    def step(
+        self, state: Any, parents: Tensor | None, tokens: Tensor | None, t: int
+    ) -> tuple[Tensor, Tensor]:
+        """Score the next tokens.
+
+        Args:
+            state: from `start`.
+            parents: int64 [B, M], rows of the previous step; None at step 0, where M is 1.
+            tokens: int64 [B, M], the tokens that led here; None at step 0. A dead row carries
+                parent 0 and a valid token, and what it gets is ignored.
+            t: the step, 0..L-1.
+
+        Returns:
+            float32 [B, M, V], logits, and float64 [B, M], their normaliser over the whole
+            vocabulary: a token's log-probability is `logit - normaliser`.
+        """
+
+
+class CoreGenerator:
+    """Drives a tensor-only core: `prefill(inputs)`, `decode(buffers, parents, tokens, t)`."""
+
+    def __init__(self, model: Any, index: Any, device: str = "cpu"):
+        if model.config.num_levels != index.num_levels:
+            raise ModelError(
+                f"the model writes SIDs of {model.config.num_levels} tokens, the index holds SIDs "
+                f"of {index.num_levels}; train on this index"
+            )
+        check_vocabulary(model.config.vocab_size, index.vocab_size)
+        self._model = model.eval().to(device)
+        self._index = index
+        self._device = device
+
+    def check(self, features: dict) -> None:
+        self._model.features.check(features)
+
+    def start(self, features: Sequence[dict]) -> Prefill:
+        inputs, unknown_items = self._model.features.encode(list(features), self._index)
+        inputs = {name: tensor.to(self._device) for name, tensor in inputs.items()}
+        return Prefill(self._model.prefill(inputs), unknown_items)
+
+    def step(
+        self, state: Any, parents: Tensor | None, tokens: Tensor | None, t: int
+    ) -> tuple[Tensor, Tensor]:
+        parents, tokens = _moved(parents, self._device), _moved(tokens, self._device)
+        return self._model.decode(state, parents, tokens, t)
+
+
+class ProtocolGenerator:
+    """Drives a user's model: `start(features)`, then `step(state, parents, tokens) -> logits`."""
+
+    def __init__(self, model: Any, least_vocab_size: int, device: str = "cpu"):
+        self._model = model
+        self._least_vocab_size = least_vocab_size
+        self._device = device
+
+    def check(self, features: dict) -> None:
+        """Features are the model's own business."""
+
+    def start(self, features: Sequence[dict]) -> Prefill:
+        return Prefill((len(features), self._model.start(list(features))), [0] * len(features))
+
+    def step(
+        self, state: Any, parents: Tensor | None, tokens: Tensor | None, t: int
+    ) -> tuple[Tensor, Tensor]:
+        batch, own_state = state
+        parents, tokens = _moved(parents, self._device), _moved(tokens, self._device)
+        logits = self._model.step(own_state, parents, tokens)
+        beams = 1 if parents is None else parents.shape[1]
+        if not isinstance(logits, Tensor) or not logits.is_floating_point():
+            kind = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
+            raise ModelError(f"step must return a tensor of floating point logits, got {kind}")
+        if logits.ndim != 3 or logits.shape[:2] != (batch, beams):
+            raise ModelError(
+                f"step {t} must return logits of shape [{batch}, {beams}, V], got "
+                f"{list(logits.shape)}"
+            )
+        check_vocabulary(logits.shape[2], self._least_vocab_size)
+        return logits.float(), normaliser(logits)
+
+
+def _moved(rows: Tensor | None, device: str) -> Tensor | None:
+    return None if rows is None else rows.to(device)
+
+
+def normaliser(logits: Tensor) -> Tensor:
+    """Return float64 [..., ], log of the sum of exp over the last dimension.
+
+    In float64 it is the same for every batch shape and device up to far less than a float32 step,
+    so that scores do not depend on who shares a batch. A row of -inf gives -inf, one with NaN or
+    +inf gives NaN or +inf.
+    """
+    return torch.logsumexp(logits.float().double(), -1)
+
+
+def check_vocabulary(vocab_size: int, least: int) -> None:
+    """Raise ModelError if a model's vocabulary lacks tokens of the catalogue."""
+    if vocab_size < least:
+        raise ModelError(
+            f"the model's vocabulary must have at least {least} tokens (the catalogue's largest "
+            f"token is {least - 1}), got {vocab_size}"
+        )

@@ -1,0 +1,5 @@
+"""`python -m grace` is `grace`."""
+
+from grace.cli import main
+
+main()

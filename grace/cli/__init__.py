@@ -1,0 +1,54 @@
+"""The command line: one file per command, errors printed in one place."""
+
+from __future__ import annotations
+
+import importlib
+
+import typer
+from typer.core import TyperGroup
+
+from grace.errors import GraceError
+
+
+class _Commands(TyperGroup):
+    """Turns every error that a user can mend into one line on standard error and exit code 2."""
+
+    def invoke(self, ctx: typer.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except GraceError as error:
+            message = str(error)
+        except OSError as error:
+            message = f"{error.filename or 'system'}: {error.strerror or error}"
+        typer.echo(f"error: {message}", err=True)
+        raise typer.Exit(2)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Generative retrieval inside the catalogue and inside what each request may see.",
+)
+sid = typer.Typer(no_args_is_help=True, help="Semantic IDs.")
+index = typer.Typer(no_args_is_help=True, help="Indexes: build, look into, check.")
+app.add_typer(sid, name="sid")
+app.add_typer(index, name="index")
+
+for group, command, module, function in (
+    (app, "demo", "demo", "demo"),
+    (sid, "fit", "sid", "fit"),
+    (app, "train", "train", "train"),
+    (index, "build", "index", "build"),
+    (index, "info", "index", "info"),
+    (index, "verify", "index", "verify"),
+    (app, "retrieve", "retrieve", "retrieve"),
+    (app, "evaluate", "evaluate", "evaluate"),
+):
+    group.command(command)(getattr(importlib.import_module(f"grace.cli.{module}"), function))
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

@@ -1,0 +1,93 @@
+"""`grace index build | info | verify`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grace.index import Index, build_index
+
+IndexDirectory = Annotated[Path, typer.Option("--index", help="Directory of the index.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def build(
+    catalog: Annotated[Path, typer.Option(help="Catalogue with SIDs, .parquet or .jsonl.")],
+    schema: Annotated[Path, typer.Option(help="Targeting schema, YAML.")],
+    out: Annotated[Path, typer.Option(help="Directory to write the index to.")],
+    bloom_bits: Annotated[int, typer.Option(help="Bits of a Bloom filter, times 64.")] = 256,
+    bloom_hashes: Annotated[int, typer.Option(help="Bits that one value sets.")] = 4,
+    as_json: AsJson = False,
+) -> None:
+    """Build an index from a catalogue and make it the directory's current version."""
+    index = build_index(catalog, schema, out, bloom_bits, bloom_hashes)
+    counts = {
+        "version": index.version,
+        "ads": index.num_ads,
+        "sids": index.num_sids,
+        "levels": index.num_levels,
+        "vocab_size": index.vocab_size,
+    }
+    if as_json:
+        typer.echo(json.dumps(counts))
+    else:
+        typer.echo(
+            f"{out}: version {index.version}, {index.num_ads:,} ads on {index.num_sids:,} SIDs of "
+            f"{index.num_levels} tokens"
+        )
+
+
+def info(index: IndexDirectory, as_json: AsJson = False) -> None:
+    """Show an index's sizes as GRACE's Tables 1 and 2: transitions, matcher rows, fill rates."""
+    from grace.index.info import index_info
+
+    found = index_info(Index.open(index))
+    if as_json:
+        typer.echo(json.dumps(found.to_dict(), indent=1))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(
+        f"version {found.version}: {found.ads:,} ads ({found.paused_ads:,} paused) on "
+        f"{found.sids:,} SIDs of {found.levels} tokens below {found.vocab_size:,}; "
+        f"{found.array_bytes / 1e6:,.1f} MB"
+    )
+    per_sid = found.ads_per_sid
+    console.print(f"ads per SID: p50 {per_sid['p50']}, p99 {per_sid['p99']}, max {per_sid['max']}")
+    distinct = ", ".join(f"{name} {count:,}" for name, count in found.rules.items())
+    console.print(
+        f"distinct rules: {distinct or 'none'}; windows {found.windows:,}; "
+        f"signatures {found.signatures:,}"
+    )
+    table = Table(title="matcher rows and MB, stored per transition -> each distinct row once")
+    for heading in ("prefix length", "transitions", "bitmask rows", "bitmask MB", "bitmask fill",
+                    "Bloom rows", "Bloom MB", "Bloom fill"):  # fmt: skip
+        table.add_column(heading, justify="right")
+    for level in found.per_level:
+        cells = []
+        for matcher in (level.bitmask, level.bloom):
+            cells += [
+                f"{matcher.rows:,} → {matcher.distinct_rows:,}",
+                f"{matcher.num_bytes / 1e6:.3f} → {matcher.distinct_bytes / 1e6:.3f}",
+                f"{matcher.fill_rate:.3f}",
+            ]
+        table.add_row(str(level.level) if level.level else "0 (root)",
+                      f"{level.transitions:,}", *cells)  # fmt: skip
+    console.print(table)
+
+
+def verify(index: IndexDirectory, as_json: AsJson = False) -> None:
+    """Check every byte of an index against its manifest, and that its arrays make sense."""
+    from grace.index.verify import verify_index
+
+    opened = Index.open(index)
+    checks = verify_index(opened)
+    if as_json:
+        typer.echo(json.dumps({"version": opened.version, "checks": checks}))
+    else:
+        typer.echo("\n".join(f"ok  {check}" for check in checks))

@@ -1,0 +1,6 @@
+"""Requests in, eligible ads out."""
+
+from grace.retrieve.result import Ad, Result, StepTrace, Trace
+from grace.retrieve.retriever import Retriever
+
+__all__ = ["Ad", "Result", "Retriever", "StepTrace", "Trace"]

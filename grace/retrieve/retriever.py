@@ -1,0 +1,193 @@
+"""Requests in, eligible ads out: the whole way through (GRACE, section 2.1)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grace.decode import (
+    BeamPlan,
+    Beams,
+    CoreGenerator,
+    Generator,
+    ProtocolGenerator,
+    beam_search,
+    full_plan,
+)
+from grace.errors import ConfigError, RequestError
+from grace.index import MATCHERS, Index
+from grace.index.bits import MAX_REQUESTS
+from grace.retrieve.request import Request, check_top_k, parse_request, request_id
+from grace.retrieve.result import Ad, Result, StepTrace, Trace
+
+
+class Retriever:
+    """Answers requests with the ads that a model wants and the request may see.
+
+    Args:
+        index: a built index.
+        model: a checkpoint directory, a loaded `grace.model.EncoderDecoder`, or any object with
+            `start(features)` and `step(state, parents, tokens)`; see docs/generators.md.
+        plan: widths of the search; by default 256 wherever the trie is as wide.
+        matching: what keeps beams: `off` (nothing; SIDs outside the catalogue are dropped at the
+            end), `valid` (the catalogue), `bitmask+bloom` (GRACE's matcher) or `exact`.
+        device: where the model runs.
+        batch_size: requests decoded together, at most 32.
+        top_k: ads per request, unless the request says otherwise; None returns all.
+
+    Raises:
+        ConfigError: if the plan is for SIDs of another length, or an option is out of range.
+        ModelError: if the checkpoint is damaged or does not fit the index.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        model: Any,
+        plan: BeamPlan | None = None,
+        matching: str = "exact",
+        device: str = "cpu",
+        batch_size: int = 16,
+        top_k: int | None = None,
+    ):
+        if matching not in MATCHERS:
+            raise ConfigError(f"matching must be one of {', '.join(MATCHERS)}, got {matching!r}")
+        if not 1 <= batch_size <= MAX_REQUESTS:
+            raise ConfigError(f"batch_size must be from 1 to {MAX_REQUESTS}, got {batch_size}")
+        try:
+            self.top_k = check_top_k(top_k)
+        except RequestError as error:
+            raise ConfigError(str(error)) from None
+        self.index = index
+        self.matching = matching
+        self.batch_size = batch_size
+        plan = plan or full_plan(index.num_levels)
+        fitted = plan.limited(index.level_sizes)
+        # Outside the trie there are more prefixes than nodes: the search stops at M * V by itself.
+        self.plan = plan if matching == "off" else fitted
+        self._generator = _generator(model, index, device)
+
+    def retrieve(self, requests: Sequence[dict], trace: bool = False) -> list[Result]:
+        """Answer requests, in their order; a wrong one fails alone, in its result's `error`.
+
+        Args:
+            requests: `{"id", "attributes": {name: value | [values] | null}, "features": {...},
+                "at"?: ISO 8601 time with its zone (now if absent), "top_k"?: int}`.
+            trace: whether results tell how many beams each step spent and how long stages took.
+        """
+        results: list[Result | None] = [None] * len(requests)
+        accepted: list[tuple[int, Request]] = []
+        for position, raw in enumerate(requests):
+            try:
+                accepted.append((position, parse_request(raw, self.index, self._generator)))
+            except RequestError as error:
+                results[position] = Result.failed(_readable_id(raw), error)
+        for first in range(0, len(accepted), self.batch_size):
+            batch = accepted[first : first + self.batch_size]
+            answers = self._answer([request for _, request in batch], trace)
+            for (position, _), answer in zip(batch, answers, strict=True):
+                results[position] = answer
+        return results
+
+    def _answer(self, requests: list[Request], trace: bool) -> list[Result]:
+        stages: dict[str, float] = {}
+        targetings = [request.targeting for request in requests]
+        with _timed(stages, "prefill"), torch.inference_mode():
+            prefill = self._generator.start([request.features for request in requests])
+        with _timed(stages, "match"):
+            words = self.index.match(self.matching, targetings)
+        with _timed(stages, "decode"):
+            beams = beam_search(
+                self._generator, prefill, self.index.trie, words, self.plan, len(requests),
+                inside=self.matching != "off",
+            )  # fmt: skip
+        with _timed(stages, "filter"):
+            results = [
+                self._result(b, request, beams, prefill.unknown_items[b])
+                for b, request in enumerate(requests)
+            ]
+        if not trace:
+            return results
+        exact = words if self.matching == "exact" else self.index.match("exact", targetings)
+        return [
+            Result(
+                **vars(result) | {"trace": Trace(_steps(beams, exact, b), stages, len(requests))}
+            )
+            for b, result in enumerate(results)
+        ]
+
+    def _result(self, b: int, request: Request, beams: Beams, unknown_items: int) -> Result:
+        if beams.faults[b] is not None:
+            return Result.failed(request.id, RequestError("logits", beams.faults[b]))
+        alive = beams.scores[b] > -torch.inf
+        scores = beams.scores[b, alive].tolist()
+        sids = list(zip(map(tuple, beams.tokens[b, alive].tolist()), scores, strict=True))
+        leaves = beams.nodes[b, alive].numpy()
+        known = np.flatnonzero(leaves >= 0)
+        expansion = self.index.expand(leaves[known] - self.index.trie.first_leaf, request.targeting)
+        top_k = self.top_k if request.top_k is None else request.top_k
+        ads = [
+            Ad(ad_id, *sids[row])
+            for ad_id, row in zip(
+                self.index.take_ad_ids(expansion.positions[:top_k]),
+                known[expansion.rows[:top_k]].tolist(),
+                strict=True,
+            )
+        ]
+        funnel = {
+            "generated_sids": len(sids),
+            "catalog_sids": len(known),
+            "eligible_sids": len(np.unique(expansion.rows)),
+            "expanded_ads": expansion.num_expanded,
+            "dropped": expansion.dropped,
+            "eligible_ads": len(expansion.positions),
+            "returned_ads": len(ads),
+            "unknown_items": unknown_items,
+        }
+        return Result(request.id, ads, sids, funnel)
+
+
+def _generator(model: Any, index: Index, device: str) -> Generator:
+    if isinstance(model, (str, os.PathLike)):
+        from grace.model import load_model
+
+        model = load_model(model, device)
+    if hasattr(model, "prefill") and hasattr(model, "decode"):
+        return CoreGenerator(model, index, device)
+    if hasattr(model, "start") and hasattr(model, "step"):
+        return ProtocolGenerator(model, index.vocab_size, device)
+    raise TypeError(
+        "model must be a checkpoint directory, or have start and step (see docs/generators.md), "
+        f"got {type(model).__name__}"
+    )
+
+
+def _steps(beams: Beams, exact: Tensor, b: int) -> list[StepTrace]:
+    steps = []
+    for nodes, scores in zip(beams.entered, beams.entered_scores, strict=True):
+        live = scores[b] > -torch.inf
+        reached = nodes[b, live]
+        useful = (reached >= 0) & (exact[reached.clamp_min(0)] >> b & 1 != 0)
+        steps.append(StepTrace(int(live.sum()), int((~useful).sum())))
+    return steps
+
+
+def _readable_id(raw: object) -> str | int | None:
+    try:
+        return request_id(raw) if isinstance(raw, dict) else None
+    except RequestError:
+        return None
+
+
+@contextmanager
+def _timed(stages: dict[str, float], name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    stages[name] = (time.perf_counter() - start) * 1e3

@@ -225,5 +225,5 @@ class Index:
             if position < 0:
                 raise CatalogError(f"no ad {ad_id!r} in the catalogue", field="ad_id")
         if self._directory is not None:
-            pauses.append(self._directory, paused, ad_ids)
+            pauses.append(self._directory, paused, self.take_ad_ids(positions))
         self.ad_paused[positions] = paused

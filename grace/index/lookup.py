@@ -86,7 +86,7 @@ class IntegerTable:
     @staticmethod
     def build(values: np.ndarray) -> IntegerTable:
         """Return the table of distinct int64 [N], numbered in the order given."""
-        values = np.ascontiguousarray(values, np.int64)
+        values = np.array(values, np.int64)  # Arrow lends memory that may not be written
         numbers = np.argsort(values, kind="stable").astype(np.int64)
         return IntegerTable(*map(torch.from_numpy, (values, values[numbers], numbers)))
 

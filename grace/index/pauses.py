@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ def append(directory: Path, paused: bool, ad_ids: Sequence[str | int]) -> None:
     path = directory / LOG
     line = json.dumps({"paused": paused, "ad_ids": list(ad_ids)}, ensure_ascii=False) + "\n"
     with open(path, "a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)
         file.write(line.encode())

@@ -72,15 +72,26 @@ def save(data: IndexData, directory: str | os.PathLike) -> str:
             with atomic_write(unfinished / MANIFEST) as file:
                 file.write(manifest)
             version = _hash(manifest)[:16]
-            shutil.rmtree(versions / version, ignore_errors=True)
-            unfinished.rename(versions / version)
-            sync_directory(versions)
+            _publish(unfinished, versions / version)
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise
         with atomic_write(directory / CURRENT) as file:
             file.write(version.encode() + b"\n")
     return version
+
+
+def _publish(unfinished: Path, version: Path) -> None:
+    if version.is_dir():
+        # The same content was built before: replacing file by file mends damage, and whoever is
+        # opening the version meanwhile finds it whole.
+        for name in (ARRAYS, MANIFEST):
+            os.replace(unfinished / name, version / name)
+        unfinished.rmdir()
+        sync_directory(version)
+    else:
+        unfinished.rename(version)
+    sync_directory(version.parent)
 
 
 def load(directory: str | os.PathLike) -> tuple[str, IndexData]:

@@ -1,0 +1,73 @@
+"""Words and packed rows against one bit at a time."""
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grace.index.bits import (
+    count_bits,
+    distinct_rows,
+    or_up_the_trie,
+    pack_bits,
+    pack_requests,
+    segment_or,
+)
+from grace.index.trie import build_trie
+
+int32s = st.integers(-(2**31), 2**31 - 1)
+
+
+@given(st.lists(st.lists(int32s, max_size=40), max_size=20))
+def test_segment_or_is_the_or_of_each_segment(segments):
+    flat = torch.tensor([w for s in segments for w in s], dtype=torch.int32)
+    offsets = torch.tensor(np.cumsum([0, *map(len, segments)]))
+    wanted = [int(np.bitwise_or.reduce(np.array(s, np.int32), initial=0)) for s in segments]
+    assert segment_or(flat, offsets).tolist() == wanted
+
+
+def test_segment_or_around_powers_of_two():
+    lengths = [0, 1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 1000, 1024, 1025]
+    words = torch.randint(-(2**31), 2**31, (sum(lengths),), dtype=torch.int32)
+    words &= torch.randint(-(2**31), 2**31, words.shape, dtype=torch.int32)
+    offsets = torch.tensor(np.cumsum([0, *lengths]))
+    parts = np.split(words.numpy(), offsets[1:-1].numpy())
+    wanted = [int(np.bitwise_or.reduce(part, initial=0)) for part in parts]
+    assert segment_or(words, offsets).tolist() == wanted
+
+
+@given(st.integers(0, 2**32), st.integers(1, 32))
+def test_pack_requests_sets_a_bit_per_request(seed, num_requests):
+    flags = np.random.default_rng(seed).random((5, num_requests)) < 0.5
+    words = pack_requests(torch.from_numpy(flags))
+    assert words.dtype == torch.int32
+    for row, word in zip(flags, words.tolist(), strict=True):
+        assert [bool(word >> b & 1) for b in range(num_requests)] == row.tolist()
+
+
+@given(st.integers(0, 2**32), st.sampled_from([0, 1, 8, 63, 64, 65, 200]))
+def test_packed_rows_keep_every_bit(seed, num_bits):
+    flags = np.random.default_rng(seed).random((7, num_bits)) < 0.5
+    rows = pack_bits(flags)
+    assert rows.shape == (7, -(-num_bits // 64))
+    for bit in range(num_bits):
+        assert ((rows[:, bit // 64] >> (bit % 64) & 1) == flags[:, bit]).all()
+    assert (count_bits(rows) == flags.sum(1)).all()
+    table, index = distinct_rows(rows)
+    assert (table[index] == rows).all()
+    assert len(np.unique(table, axis=0)) == len(table)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 200))
+def test_rows_go_up_the_trie(seed, levels, num_sids):
+    rng = np.random.default_rng(seed)
+    sids = np.unique(rng.integers(0, 4, (num_sids, levels)), axis=0).astype(np.int32)
+    trie = build_trie(sids)
+    leaves = rng.integers(-(2**63), 2**63 - 1, (len(sids), 2))
+    rows = or_up_the_trie(leaves, trie.level_offsets.numpy(), trie.child_offsets.numpy())
+    node = 0
+    for length in range(levels + 1):
+        for prefix in np.unique(sids[:, :length], axis=0):
+            below = (sids[:, :length] == prefix).all(1)
+            assert (rows[node] == np.bitwise_or.reduce(leaves[below], axis=0)).all()
+            node += 1

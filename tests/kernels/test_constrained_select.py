@@ -1,0 +1,128 @@
+"""The native constrained selection against its plain torch specification, bit for bit."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grace.index.trie import build_trie
+from grace.kernels.constrained_select import constrained_select
+
+WIDTHS = [1, 2, 31, 33, 129, 513, 1024]
+
+
+def case(seed, batch, beams, vocab, levels, coarse):
+    """A random step: a trie, beams at one of its levels (some dead), logits, a verdict."""
+    rng = np.random.default_rng(seed)
+    sids = np.unique(rng.integers(0, vocab, (rng.integers(1, 2000), levels)), axis=0)
+    trie = build_trie(sids.astype(np.int32))
+    level = rng.integers(0, levels)
+    first, last = trie.level_offsets[level : level + 2].tolist()
+    nodes = rng.integers(first, last, (batch, beams))
+    for b in range(batch):  # no prefix twice in a request; a surplus beam is dead
+        distinct = rng.permutation(np.unique(nodes[b]))
+        nodes[b] = np.r_[distinct, np.full(beams - len(distinct), -1)]
+    logits = rng.normal(size=(batch, beams, vocab)).astype(np.float32)
+    if coarse:
+        logits = np.round(logits)
+    logits[rng.random(logits.shape) < 0.2] = -np.inf
+    logits[rng.random((batch, beams)) < 0.1] = -np.inf
+    columns = torch.from_numpy(logits)
+    scores = torch.from_numpy(rng.normal(size=(batch, beams)).astype(np.float32))
+    if coarse:
+        scores = scores.round()
+    words = torch.from_numpy(rng.integers(-(2**31), 2**31, trie.num_nodes).astype(np.int32))
+    return {
+        "columns": columns,
+        "logsumexp": torch.logsumexp(columns.double(), -1),
+        "scores": scores,
+        "nodes": torch.from_numpy(nodes),
+        "child_offsets": trie.child_offsets,
+        "child_tokens": trie.child_tokens,
+        "words": words if rng.random() < 0.7 else None,
+    }
+
+
+def assert_same(one, other):
+    for name in ("parents", "tokens", "nodes", "scores"):
+        assert torch.equal(getattr(one, name), getattr(other, name)), name
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    batch=st.sampled_from([1, 2, 16, 32]),
+    beams=st.sampled_from([1, 2, 33, 129]),
+    vocab=st.sampled_from([2, 5, 64, 513]),
+    levels=st.integers(1, 4),
+    coarse=st.booleans(),
+    width=st.sampled_from(WIDTHS),
+)
+def test_native_equals_reference(seed, batch, beams, vocab, levels, coarse, width):
+    step = case(seed, batch, beams, vocab, levels, coarse)
+    native = constrained_select(**step, width=width, backend="native")
+    assert_same(native, constrained_select(**step, width=width, backend="reference"))
+
+
+def one_node(tokens, logits, words=None, scores=0.0):
+    """One beam at the root of a trie of one level."""
+    trie = build_trie(np.array(tokens, np.int32)[:, None])
+    columns = torch.tensor([[logits]])
+    return {
+        "columns": columns,
+        "logsumexp": torch.zeros(1, 1, dtype=torch.float64),
+        "scores": torch.tensor([[scores]]),
+        "nodes": torch.zeros(1, 1, dtype=torch.int64),
+        "child_offsets": trie.child_offsets,
+        "child_tokens": trie.child_tokens,
+        "words": words,
+    }
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_ties_break_by_node_and_missing_children_leave_dead_slots(backend):
+    chosen = constrained_select(
+        **one_node([1, 2, 4], [9.0, 1.0, 1.0, 9.0, 1.0]), width=5, backend=backend
+    )
+    assert chosen.tokens.tolist() == [[1, 2, 4, 0, 0]]
+    assert chosen.nodes.tolist() == [[1, 2, 3, -1, -1]]
+    assert chosen.scores.tolist() == [[1.0, 1.0, 1.0, -torch.inf, -torch.inf]]
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_minus_infinity_is_never_chosen(backend):
+    chosen = constrained_select(
+        **one_node([0, 1], [-torch.inf, -torch.inf]), width=2, backend=backend
+    )
+    assert chosen.nodes.tolist() == [[-1, -1]]
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_the_last_bit_of_a_word_is_a_request_like_others(backend):
+    step = one_node([0, 1], [0.0, 1.0])
+    wide = {k: v.expand(32, *v.shape[1:]) for k, v in step.items()
+            if k in ("columns", "logsumexp", "scores", "nodes")}  # fmt: skip
+    words = torch.tensor([-1, -(2**31), 2**30], dtype=torch.int32)
+    chosen = constrained_select(**step | wide | {"words": words}, width=1, backend=backend)
+    assert chosen.nodes[31].tolist() == [1]
+    assert chosen.nodes[30].tolist() == [2]
+    assert (chosen.nodes[:30] == -1).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"columns": torch.zeros(1, 2)}, "columns must be float32"),
+        ({"columns": torch.zeros(1, 1, 2, dtype=torch.float64)}, "columns must be float32"),
+        ({"scores": torch.zeros(1, 2)}, r"scores must be float32 \[1, 1\]"),
+        ({"logsumexp": torch.zeros(1, 1)}, "logsumexp must be float64"),
+        ({"nodes": torch.zeros(1, 1)}, "nodes must be int64"),
+        ({"words": torch.zeros(3)}, "words must be int32"),
+        ({"width": 0}, "width must be at least 1"),
+        ({"backend": "cuda"}, "backend must be"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change, message):
+    step = one_node([0, 1], [0.0, 1.0]) | {"width": 1}
+    with pytest.raises(ValueError, match=message):
+        constrained_select(**step | change)

@@ -1,0 +1,216 @@
+"""What SIDs are made from, read out of a catalogue and out of users' histories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from grace.catalog import iter_rows
+from grace.catalog.rows import BATCH_ROWS
+from grace.catalog.values import checked_text, describe
+from grace.errors import CatalogError, DataError
+from grace.progress import progress
+
+DEFAULT_TEXT = ("title", "description")
+"""Columns read where no source is named; a catalogue need not have both."""
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """N items in the catalogue's order.
+
+    Attributes:
+        ad_ids: all strings or all integers, distinct.
+        texts: the text columns joined, empty where there is none; None if none was asked for.
+        embeddings: `[N, D]` float32, zero where there is none; None if not asked for.
+    """
+
+    ad_ids: list[str] | list[int]
+    texts: list[str] | None
+    embeddings: np.ndarray | None
+
+
+def read_items(
+    catalog: object,
+    text: Sequence[str] | None = None,
+    embedding_column: str | None = None,
+    replace_sid: bool = False,
+) -> Items:
+    """Read ids, texts and embeddings; other columns are not kept.
+
+    Args:
+        catalog: what `iter_rows` takes.
+        text: columns of text, lists of texts or numbers; None for `DEFAULT_TEXT`.
+        embedding_column: column of lists of floats, all of one length; null is none.
+        replace_sid: accept rows that have a SID already.
+
+    Raises:
+        CatalogError: naming the row and the field.
+    """
+    columns = DEFAULT_TEXT if text is None else text
+    ad_ids, texts, embeddings = [], [], []
+    rows = {}
+    seen = set()
+    wanted = ("ad_id", "sid", *columns, *([embedding_column] if embedding_column else []))
+    with progress("reading the catalogue") as advance:
+        for number, row in iter_rows(catalog, wanted):
+            if number % BATCH_ROWS == 0:
+                advance(BATCH_ROWS)
+            ad_id = _ad_id(number, row.get("ad_id"), ad_ids)
+            if rows.setdefault(ad_id, number) != number:
+                raise CatalogError(
+                    f"{ad_id!r} is in row {rows[ad_id]} already; ids must be unique",
+                    number,
+                    "ad_id",
+                )
+            ad_ids.append(ad_id)
+            if row.get("sid") is not None and not replace_sid:
+                raise CatalogError(
+                    "is there already; pass --replace-sid to make new SIDs", number, "sid"
+                )
+            seen.update(column for column in wanted if column in row)
+            if columns:
+                texts.append(" ".join(filter(None, (_text(number, row, name) for name in columns))))
+            if embedding_column:
+                embeddings.append(_embedding(number, row, embedding_column))
+    if not ad_ids:
+        raise CatalogError("the catalogue has no rows; SIDs need at least one item")
+    if text is None and seen.isdisjoint(DEFAULT_TEXT):
+        raise CatalogError(
+            f"no row has a column {' or '.join(DEFAULT_TEXT)}; name what to make SIDs from: "
+            "--text, --embedding-column or --behaviour"
+        )
+    missing = [name for name in (*(text or ()), embedding_column) if name and name not in seen]
+    if missing:
+        raise CatalogError("no row has this column", field=missing[0])
+    return Items(
+        ad_ids,
+        texts if columns else None,
+        _stack(embeddings, list(rows.values()), embedding_column) if embedding_column else None,
+    )
+
+
+class Histories:
+    """Users' histories as item positions, read as a stream each time they are iterated.
+
+    Attributes:
+        unknown: entries that are not in the catalogue, skipped; set when an iteration ends.
+    """
+
+    def __init__(self, source: object, positions: dict[str, int] | dict[int, int]):
+        """Take rows `{"items": [ad_id, ...]}`, oldest first, from what `iter_rows` takes."""
+        self.source = source
+        self.positions = positions
+        self.unknown = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield one list of positions per user.
+
+        Raises:
+            DataError: if a row has no list of ad ids, or no id at all is in the catalogue.
+        """
+        known = unknown = 0
+        example = None
+        for number, row in iter_rows(self.source, ("items",)):
+            items = row.get("items")
+            if not isinstance(items, list):
+                raise DataError(
+                    f"behaviour row {number}, items: expected a list of ad ids, "
+                    f"got {describe(items)}"
+                )
+            history = []
+            for item in items:
+                if type(item) not in (str, int):
+                    raise DataError(
+                        f"behaviour row {number}, items: expected ad ids, got {describe(item)}"
+                    )
+                position = self.positions.get(item)
+                if position is None:
+                    unknown += 1
+                    example = item if example is None else example
+                else:
+                    history.append(position)
+            known += len(history)
+            yield history
+        if not known:
+            reason = "there are none" if example is None else f"the first is {describe(example)}"
+            raise DataError(f"behaviour: no entry is an ad id of the catalogue ({reason})")
+        self.unknown = unknown
+
+
+def _ad_id(number: int, value: object, before: list) -> str | int:
+    if isinstance(value, np.integer):
+        value = int(value)
+    if type(value) not in (str, int):
+        raise CatalogError(
+            f"expected a string or an integer, got {describe(value)}", number, "ad_id"
+        )
+    if before and type(value) is not type(before[0]):
+        raise CatalogError(
+            f"expected {'a string' if type(before[0]) is str else 'an integer'} as in the rows "
+            f"before, got {describe(value)}",
+            number,
+            "ad_id",
+        )
+    if type(value) is str:
+        try:
+            checked_text(value)
+        except ValueError as error:
+            raise CatalogError(str(error), number, "ad_id") from None
+    return value
+
+
+def _text(number: int, row: dict, column: str) -> str:
+    value = row.get(column)
+    if value is None:
+        return ""
+    parts = value if isinstance(value, list) else [value]
+    for part in parts:
+        if not isinstance(part, (str, int, float)):
+            raise CatalogError(
+                f"expected text or a list of texts, got {describe(value)}", number, column
+            )
+    return " ".join(map(str, parts))
+
+
+def _embedding(number: int, row: dict, column: str) -> np.ndarray | None:
+    value = row.get(column)
+    if value is None:
+        return None
+    if not isinstance(value, (list, tuple, np.ndarray)) or len(value) == 0:
+        raise CatalogError(f"expected a list of numbers, got {describe(value)}", number, column)
+    try:
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf and is refused
+            vector = np.array(value, np.float32)
+    except (TypeError, ValueError):
+        raise CatalogError(
+            f"expected a list of numbers, got {describe(value)}", number, column
+        ) from None
+    if vector.ndim != 1:
+        raise CatalogError(f"expected a list of numbers, got {describe(value)}", number, column)
+    bad = np.flatnonzero(~np.isfinite(vector))
+    if len(bad):
+        raise CatalogError(
+            f"expected a finite float32, got {value[bad[0]]}", number, f"{column}[{bad[0]}]"
+        )
+    return vector
+
+
+def _stack(vectors: list[np.ndarray | None], numbers: list[int], column: str) -> np.ndarray:
+    first = next((vector for vector in vectors if vector is not None), None)
+    if first is None:
+        raise CatalogError("no row has an embedding in this column", field=column)
+    stacked = np.zeros((len(vectors), len(first)), np.float32)
+    for position, vector in enumerate(vectors):
+        if vector is None:
+            continue
+        if len(vector) != len(first):
+            raise CatalogError(
+                f"expected {len(first)} numbers as in the rows before, got {len(vector)}",
+                numbers[position],
+                column,
+            )
+        stacked[position] = vector
+    return stacked

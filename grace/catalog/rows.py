@@ -119,6 +119,7 @@ def _json_rows(path: Path) -> Iterator[Row]:
 def _parquet_rows(path: Path, columns: Iterable[str] | None) -> Iterator[Row]:
     try:
         with pq.ParquetFile(path) as file:
+            _refuse_repeated_names(file.schema_arrow.names, str(path))
             # A column's name is the root of its leaves' names; leaves are what Parquet projects.
             names = [n for n in file.schema_arrow.names if columns is None or n in set(columns)]
             first = 1
@@ -130,12 +131,19 @@ def _parquet_rows(path: Path, columns: Iterable[str] | None) -> Iterator[Row]:
 
 
 def _table_rows(table: pa.Table, columns: Iterable[str] | None) -> Iterator[Row]:
+    _refuse_repeated_names(table.column_names, "the table")
     if columns is not None:
         table = table.select([name for name in table.column_names if name in set(columns)])
     first = 1
     for batch in table.to_batches(BATCH_ROWS):
         yield from _batch_rows(batch, first)
         first += batch.num_rows
+
+
+def _refuse_repeated_names(names: list[str], where: str) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise CatalogError(f"{where}: has two columns called {name!r}")
 
 
 def _batch_rows(batch: pa.RecordBatch, first: int) -> Iterator[Row]:

@@ -49,6 +49,7 @@ def save(data: IndexData, directory: str | os.PathLike) -> str:
     Raises:
         IndexFormatError: if the directory holds something else, or another process is writing.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     directory = Path(directory)
@@ -62,7 +63,10 @@ def save(data: IndexData, directory: str | os.PathLike) -> str:
     versions.mkdir(parents=True, exist_ok=True)
     with _writer_lock(directory):
         unfinished = versions / UNFINISHED
-        shutil.rmtree(unfinished, ignore_errors=True)  # what a killed writer left
+        # What a killed writer left:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        for stale in directory.glob(f".{CURRENT}.*.tmp"):
+            stale.unlink()
         unfinished.mkdir()
         try:
             tensors = tensors_of(data)
@@ -73,6 +77,9 @@ def save(data: IndexData, directory: str | os.PathLike) -> str:
                 file.write(manifest)
             version = _hash(manifest)[:16]
             _publish(unfinished, versions / version)
+        except SafetensorError as error:  # how safetensors reports a full disk
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise IndexFormatError(f"{directory}: cannot be written: {error}") from None
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise

@@ -43,7 +43,8 @@ class Retriever:
         top_k: ads per request, unless the request says otherwise; None returns all.
 
     Raises:
-        ConfigError: if the plan is for SIDs of another length, or an option is out of range.
+        ConfigError: if the plan is for SIDs of another length, an option is out of range, or the
+            device is not there.
         ModelError: if the checkpoint is damaged or does not fit the index.
     """
 
@@ -65,6 +66,9 @@ class Retriever:
             self.top_k = check_top_k(top_k)
         except RequestError as error:
             raise ConfigError(str(error)) from None
+        if not isinstance(index, Index):
+            raise TypeError(f"index must be a grace.Index, got {type(index).__name__}")
+        _check_device(device)
         self.index = index
         self.matching = matching
         self.batch_size = batch_size
@@ -167,6 +171,14 @@ def _generator(model: Any, index: Index, device: str) -> Generator:
         "model must be a checkpoint directory, or have start and step (see docs/generators.md), "
         f"got {type(model).__name__}"
     )
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device: cannot use {device!r}: {reason}") from None
 
 
 def _steps(beams: Beams, exact: Tensor, b: int) -> list[StepTrace]:

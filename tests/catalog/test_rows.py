@@ -1,0 +1,78 @@
+"""Rows through every format and back."""
+
+import datetime as dt
+
+import pyarrow as pa
+import pytest
+
+from grace.catalog import iter_rows, write_rows
+from grace.errors import CatalogError
+
+ROWS = [
+    {"ad_id": "a", "sid": [1, 2], "rules": {"age": {"min": 3}}, "title": "x"},
+    {"ad_id": "é", "sid": [0, 2], "rules": {"age": {"min": 4}}, "title": None},
+]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_rows_survive_a_file(tmp_path, suffix):
+    write_rows(tmp_path / f"rows{suffix}", iter(ROWS))
+    assert list(iter_rows(tmp_path / f"rows{suffix}")) == list(enumerate(ROWS, start=1))
+    assert [p.name for p in tmp_path.iterdir()] == [f"rows{suffix}"]
+
+
+def test_a_table_and_its_columns():
+    table = pa.Table.from_pylist(ROWS)
+    assert list(iter_rows(table, columns=["title", "none"])) == [
+        (1, {"title": "x"}),
+        (2, {"title": None}),
+    ]
+
+
+def test_lines_are_numbered_as_an_editor_does(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"a": 1}\n\n  \n{"a": 2}')
+    assert list(iter_rows(tmp_path / "rows.jsonl")) == [(1, {"a": 1}), (4, {"a": 2})]
+
+
+def test_nanoseconds_round_up_so_that_windows_stay_exact():
+    times = pa.array([1_000, 1_001, None], pa.timestamp("ns", tz="UTC"))
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    micro = dt.timedelta(microseconds=1)
+    rows = [row["start"] for _, row in iter_rows(pa.table({"start": times}))]
+    assert rows == [epoch + micro, epoch + 2 * micro, None]
+
+
+def test_a_failing_writer_leaves_the_old_file(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    write_rows(path, ROWS)
+    before = path.read_bytes()
+
+    def rows():
+        yield ROWS[0]
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        write_rows(path, rows())
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "message"),
+    [
+        ("rows.csv", ROWS, "ending in .parquet or .jsonl"),
+        ("rows.parquet", [], "no rows"),
+        ("rows.parquet", [{"a": 1}, {"a": [2]}], "do not share column types"),
+        ("rows.jsonl", [{"a": object()}], "JSON cannot hold"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(tmp_path, name, rows, message):
+    with pytest.raises(CatalogError, match=message):
+        write_rows(tmp_path / name, rows)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_column_given_twice_is_refused():
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["ad_id", "ad_id"])
+    with pytest.raises(CatalogError, match="two columns called 'ad_id'"):
+        list(iter_rows(table))

@@ -29,14 +29,14 @@ fmt: setup ## apply ruff's fixes and format
 	.venv/bin/ruff format .
 
 bench: setup ## every CPU benchmark, results in benchmarks/results/cpu
-	$(RUN) benchmarks/filter.py
-	$(RUN) benchmarks/constraint_cpu.py
-	$(RUN) benchmarks/retrieve_cpu.py
-	$(RUN) benchmarks/sid_fit.py
-	$(RUN) benchmarks/report.py
+	$(RUN) -m benchmarks.filter
+	$(RUN) -m benchmarks.constraint_cpu
+	$(RUN) -m benchmarks.retrieve_cpu
+	$(RUN) -m benchmarks.sid_fit
+	$(RUN) -m benchmarks.report
 
 report: setup ## result files -> tables in docs
-	$(RUN) benchmarks/report.py
+	$(RUN) -m benchmarks.report
 
 clean: ## remove what was built
 	rm -rf .venv build dist runs

@@ -3,10 +3,12 @@
 #include <nanobind/nanobind.h>
 
 #include "filter.h"
+#include "logsumexp.h"
 #include "select.h"
 
 NB_MODULE(_native, module) {
     module.doc() = "Host hot paths of Grace (C++20): the last filter and the constrained selection.";
     bind_filter(module);
+    bind_logsumexp(module);
     bind_select(module);
 }

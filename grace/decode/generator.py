@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from grace.errors import ModelError
+from grace.kernels.logsumexp import logsumexp
 
 
 @dataclass(frozen=True)
@@ -115,21 +115,12 @@ class ProtocolGenerator:
                 f"{list(logits.shape)}"
             )
         check_vocabulary(logits.shape[2], self._least_vocab_size)
-        return logits.float(), normaliser(logits)
+        logits = logits.float()
+        return logits, logsumexp(logits)
 
 
 def _moved(rows: Tensor | None, device: str) -> Tensor | None:
     return None if rows is None else rows.to(device)
-
-
-def normaliser(logits: Tensor) -> Tensor:
-    """Return float64 [..., ], log of the sum of exp over the last dimension.
-
-    In float64 it is the same for every batch shape and device up to far less than a float32 step,
-    so that scores do not depend on who shares a batch. A row of -inf gives -inf, one with NaN or
-    +inf gives NaN or +inf.
-    """
-    return torch.logsumexp(logits.float().double(), -1)
 
 
 def check_vocabulary(vocab_size: int, least: int) -> None:

@@ -1,0 +1,28 @@
+"""MovieLens-100K for the demo's tests: from the shared data where it exists, else downloaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from grace.demo.movielens import load_movielens
+from grace.errors import DataError
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def movielens():
+    directory = SHARED / "movielens-100k"
+    try:
+        return load_movielens(directory if directory.is_dir() else None)
+    except DataError as error:
+        pytest.skip(f"MovieLens-100K cannot be had here: {error}")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    if not SHARED.is_dir():
+        pytest.skip("the shared data is not next to this checkout")
+    return SHARED

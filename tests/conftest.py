@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 EXAMPLES = os.environ.get("GRACE_TEST_EXAMPLES")
@@ -23,6 +24,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("grace")
+
+# Models in tests are tiny; on a busy machine two threads wait for each other at every operation.
+torch.set_num_threads(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -50,8 +50,9 @@ def save_model(model: EncoderDecoder, directory: str | os.PathLike) -> None:
         "features": model.features.to_dict(),
         "weights": {"file": name, "sha256": digest},
     }
+    content["sha256"] = _digest(content)
     with atomic_write(directory / CONFIG_FILE) as file:
-        file.write(json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
+        file.write(json.dumps(content, indent=1).encode() + b"\n")
     for old in directory.glob("model-*.safetensors"):
         if old.name != name:
             old.unlink()
@@ -105,7 +106,13 @@ def _read_config(path: Path) -> dict[str, Any]:
             f"{path}: format version {version!r}, this program reads {FORMAT_VERSION}; "
             "use the version of Grace that wrote it, or train again"
         )
+    if content.pop("sha256", None) != _digest(content):
+        raise ModelError(f"{path}: differs from what was written; {_REMEDY}")
     return content
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _read_weights(path: Path, digest: str) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from grace.kernels.logsumexp import logsumexp
 from grace.model.beam_cache import BeamCache
 from grace.model.config import ModelConfig
 from grace.model.decoder import Decoder, KeyValue
@@ -102,4 +103,4 @@ class EncoderDecoder(nn.Module):
         if parents is not None:
             buffers.cache.reorder(parents, length=t)
         logits = self.decoder.step(buffers.context, buffers.cache, tokens, t).float()
-        return logits, torch.logsumexp(logits.double(), dim=-1)
+        return logits, logsumexp(logits)

@@ -6,7 +6,8 @@ from model_cases import SPEC, small_index, small_model
 
 import grace.files
 from grace.errors import ModelError
-from grace.model import load_model, save_model
+from grace.model import EncoderDecoder, FeatureSpec, load_model, save_model
+from grace.model.checkpoint import _digest
 
 INPUTS = SPEC.encode([{"age": 30, "clicks": [{"ad_id": 1}]}], small_index())[0]
 
@@ -22,8 +23,11 @@ def saved(tmp_path):
 
 
 def edit_config(directory, **changes):
+    """Change the configuration as a program would that keeps its hash true."""
     path = directory / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    content = json.loads(path.read_text()) | changes
+    content["sha256"] = _digest({key: content[key] for key in content if key != "sha256"})
+    path.write_text(json.dumps(content))
 
 
 def test_a_loaded_model_is_the_saved_one(saved):
@@ -105,3 +109,19 @@ def test_a_damaged_foreign_or_newer_model_is_refused_by_name(saved, damage, mess
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(ModelError, match="grace train --out"):
         load_model(tmp_path / "none")
+
+
+def test_a_configuration_changed_by_hand_is_refused(saved):
+    path = saved / "config.json"
+    path.write_text(path.read_text().replace('"dropout": 0.0', '"dropout": 0.1'))
+    assert '"dropout": 0.1' in path.read_text()
+    with pytest.raises(ModelError, match=r"config\.json: differs from what was written"):
+        load_model(saved)
+
+
+def test_a_vocabulary_of_odd_text_is_kept(tmp_path):
+    spec = FeatureSpec.from_dict(
+        {"fields": [{"name": "c", "kind": "categorical", "values": ["\ud800", "é"]}]}
+    )
+    save_model(EncoderDecoder(small_model().config, spec), tmp_path)
+    assert load_model(tmp_path).features == spec

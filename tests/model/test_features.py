@@ -58,6 +58,26 @@ def test_a_wrong_value_is_an_error_that_names_it(features, field, message):
         SPEC.encode([{}, features], INDEX)
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["ad_id", "action", "at", "z"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.sampled_from([field.name for field in SPEC.fields]), JSON))
+def test_any_json_is_encoded_or_refused_by_name(features):
+    refused = "features."
+    try:
+        SPEC.encode([features], INDEX)
+    except RequestError as error:
+        refused = error.field
+    assert refused.startswith("features.")
+
+
 def test_missing_unknown_and_known_values_have_their_rows():
     known = encode_one(gender="m", genres=["b", "z"], age=50)
     assert known["gender"] == FIRST_VALUE + 1
@@ -160,7 +180,7 @@ def test_fitting_fills_what_the_declaration_leaves_open():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("fields: [", "features.yaml"),
+        ("fields: [", "not YAML"),
         ("[]", "expected one key, `fields`"),
         ("fields: []", "one or more"),
         ("fields: {}", "must be a list"),

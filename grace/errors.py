@@ -60,6 +60,7 @@ class RequestError(GraceError):
     """
 
     def __init__(self, field: str, message: str):
-        super().__init__(f"{field}: {message}")
-        self.field = field
-        self.message = message
+        # Both may quote what a client sent; a result line must be able to hold them.
+        self.field = field.encode("utf-8", "backslashreplace").decode()
+        self.message = message.encode("utf-8", "backslashreplace").decode()
+        super().__init__(f"{self.field}: {self.message}")

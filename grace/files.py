@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import glob
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +17,19 @@ def atomic_write(path: str | os.PathLike) -> Iterator[BinaryIO]:
 
     The bytes go to a hidden neighbour first and reach the disk before the rename, so a reader
     (or a machine that loses power) sees the old file or the new one. On an error the neighbour is
-    removed.
+    removed; one that a killed process left goes when the same file is next written. A symbolic
+    link keeps pointing to its file; a device or a pipe is written to, since nothing can replace it.
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with open(path, "wb") as file:
+            yield file
+        return
+    check_writable(path)
+    for abandoned in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        process = abandoned.name.split(".")[-2]
+        if process.isdigit() and not _is_running(int(process)):
+            abandoned.unlink(missing_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
@@ -29,6 +41,28 @@ def atomic_write(path: str | os.PathLike) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def check_writable(path: str | os.PathLike) -> None:
+    """Raise OSError, naming the path as it was given, if no file can be written there.
+
+    For commands that would otherwise find out only after their work.
+    """
+    parent = Path(path).parent
+    if Path(path).is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a directory; name a file", str(path))
+    if not parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "its folder does not exist", str(path))
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):  # somebody else's, or no process id at all
+        return True
+    return True
 
 
 def sync_directory(path: Path) -> None:

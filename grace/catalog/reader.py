@@ -103,7 +103,7 @@ class _Columns:
         signature = (*rule_ids, self.windows.setdefault(window, len(self.windows)))
         self.ad_signatures.append(self.signatures.setdefault(signature, len(self.signatures)))
         paused = row.get("paused")
-        if paused is not None and not isinstance(paused, bool):
+        if paused is not None and not isinstance(paused, (bool, np.bool_)):
             raise CatalogError(f"expected true or false, got {describe(paused)}", number, "paused")
         self.paused.append(bool(paused))
         self.row_numbers.append(number)
@@ -180,7 +180,8 @@ class _Columns:
                 "sid",
             )
         for level, token in enumerate(sid):
-            if type(token) is not int or not 0 <= token <= MAX_TOKEN:
+            whole = isinstance(token, (int, np.integer)) and not isinstance(token, bool)
+            if not whole or not 0 <= token <= MAX_TOKEN:
                 raise CatalogError(
                     f"expected an integer from 0 to {MAX_TOKEN}, got {describe(token)}",
                     number,

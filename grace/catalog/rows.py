@@ -102,13 +102,27 @@ def _iso(value: object) -> str:
     raise CatalogError(f"JSON cannot hold {describe(value)}")
 
 
+def unique_keys(pairs: list[tuple[str, object]]) -> dict:
+    """Make a JSON object; of a key given twice, one value would be lost without a word.
+
+    Raises:
+        ValueError: naming the key.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        repeated = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {repeated!r} is given twice")
+    return found
+
+
 def _json_rows(path: Path) -> Iterator[Row]:
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             if line.isspace():
                 continue
             try:
-                row = json.loads(line)
+                row = json.loads(line, object_pairs_hook=unique_keys)
             except (ValueError, RecursionError) as error:
                 raise CatalogError(f"{path}: not a JSON object: {error}", number) from None
             if not isinstance(row, dict):
@@ -148,6 +162,9 @@ def _refuse_repeated_names(names: list[str], where: str) -> None:
 
 def _batch_rows(batch: pa.RecordBatch, first: int) -> Iterator[Row]:
     names = batch.schema.names
+    if not names:  # none of the wanted columns is there: still as many rows, all of them empty
+        yield from ((number, {}) for number in range(first, first + batch.num_rows))
+        return
     try:
         values = [_whole_microseconds(column).to_pylist() for column in batch.columns]
     except (pa.ArrowException, ValueError, OverflowError) as error:
@@ -165,7 +182,8 @@ def _whole_microseconds(column: pa.Array) -> pa.Array:
         return column.cast(pa.timestamp("us"))
     if not pa.types.is_timestamp(column.type) or column.type.unit == "us":
         return column
-    zone = column.type.tz
+    if column.type.tz is not None:  # local time would be ambiguous when clocks go back
+        column = column.cast(pa.timestamp(column.type.unit, tz="UTC"))
     if column.type.unit == "ns":
         column = pc.ceil_temporal(column, unit="microsecond")
-    return column.cast(pa.timestamp("us", tz=zone))
+    return column.cast(pa.timestamp("us", tz=column.type.tz))

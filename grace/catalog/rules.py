@@ -104,7 +104,11 @@ def _values(attribute: Attribute, part: str, raw: object) -> tuple[str, ...]:
             values.add(attribute_value(value))
         except ValueError as error:
             raise RuleFault(f"{part}[{position}]", str(error)) from None
-    if attribute.values is not None and not values <= set(attribute.values):
-        stranger = min(values - set(attribute.values))
-        raise RuleFault(part, f"{stranger!r} is not among the schema's values of {attribute.name}")
+    if attribute.values is not None and not values <= attribute.allowed:
+        stranger = min(values - attribute.allowed)
+        raise RuleFault(
+            part,
+            f"{stranger!r} is not among the schema's values of {attribute.name} (in YAML, quote "
+            "what looks like a number, a time or a boolean, such as NO)",
+        )
     return tuple(sorted(values))

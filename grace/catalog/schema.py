@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from grace.catalog.values import attribute_value, describe
+from grace.catalog.values import attribute_value, describe, printable
 from grace.errors import SchemaError
 
 KINDS = ("categorical", "range", "set")
 # One bit per attribute, next to paused and window, in the 64-bit word of failed checks.
 MAX_ATTRIBUTES = 62
+# What PyYAML lets out for scalars that are no date, number or boolean, and for deep nesting.
+BAD_SCALARS = (ValueError, KeyError, AttributeError, OverflowError, RecursionError)
 # Names that the funnel's counts already use.
 RESERVED = ("paused", "window")
 
@@ -29,6 +33,11 @@ class Attribute:
     name: str
     kind: str
     values: tuple[str, ...] | None = None
+
+    @cached_property
+    def allowed(self) -> frozenset[str]:
+        """`values` as a set; empty where any may be named."""
+        return frozenset(self.values or ())
 
     def to_dict(self) -> dict:
         """Return the YAML form."""
@@ -53,8 +62,9 @@ class Schema:
 
         try:
             content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise SchemaError(f"{path}: cannot be read as a YAML schema: {error}") from None
+        except (OSError, yaml.YAMLError, *BAD_SCALARS) as error:
+            reason = " ".join(str(error).split())
+            raise SchemaError(f"{path}: cannot be read as a YAML schema: {reason}") from None
         try:
             return Schema.from_dict(content)
         except SchemaError as error:
@@ -105,6 +115,8 @@ def _attribute(position: int, entry: object) -> Attribute:
     name, kind, values = entry.get("name"), entry.get("kind"), entry.get("values")
     if not isinstance(name, str) or not name:
         raise SchemaError(f"{where}.name: expected a name, got {describe(name)}")
+    if printable(name) != name:
+        raise SchemaError(f"{where}.name: expected text that UTF-8 can hold, got {describe(name)}")
     if name in RESERVED:
         raise SchemaError(f"{where}.name: {name!r} is reserved for the ad's own state")
     if kind not in KINDS:
@@ -119,7 +131,7 @@ def _attribute(position: int, entry: object) -> Attribute:
         spelled = tuple(attribute_value(value) for value in values)
     except ValueError as error:
         raise SchemaError(f"{where}.values: {error}") from None
-    for value in spelled:
-        if spelled.count(value) > 1:
+    for value, count in Counter(spelled).items():
+        if count > 1:
             raise SchemaError(f"{where}.values: {value!r} is listed twice")
     return Attribute(name, kind, spelled)

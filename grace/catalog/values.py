@@ -82,5 +82,15 @@ def checked_text(value: str) -> str:
 
 def describe(value: object) -> str:
     """Name a wrong value for an error message, shortly."""
-    text = repr(value)
-    return "null" if value is None else f"{text if len(text) <= 60 else text[:57] + '...'}"
+    if value is None:
+        return "null"
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested too deeply, or an integer of thousands of digits
+        text = f"a {type(value).__name__}"
+    return printable(text if len(text) <= 60 else text[:57] + "...")
+
+
+def printable(text: str) -> str:
+    """Return the text with what UTF-8 cannot hold written as an escape."""
+    return text.encode("utf-8", "backslashreplace").decode()

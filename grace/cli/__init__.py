@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import signal
+import sys
 
 import typer
 from typer.core import TyperGroup
@@ -50,5 +52,6 @@ for group, command, module, function in (
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; a termination signal ends it as an error does, tidily."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     app()

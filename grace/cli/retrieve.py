@@ -11,8 +11,10 @@ from typing import Annotated, BinaryIO
 
 import typer
 
+from grace.catalog.rows import unique_keys
 from grace.cli.options import parse_plan
 from grace.errors import DataError, RequestError
+from grace.files import atomic_write, check_writable
 from grace.index import MATCHERS, Index
 from grace.progress import progress
 from grace.retrieve import Result, Retriever
@@ -35,6 +37,8 @@ def retrieve(
     batch_size: Annotated[int, typer.Option(help="Requests decoded together, at most 32.")] = 16,
 ) -> None:
     """Answer requests with eligible ads; a request that fails has its error in its own line."""
+    if out != STREAM:
+        check_writable(out)
     opened = Index.open(index)
     retriever = Retriever(
         opened, model, parse_plan(plan, sids, opened.num_levels), matching, device, batch_size,
@@ -61,7 +65,7 @@ def _batches(source: BinaryIO, size: int) -> Iterator[list[object]]:
         if line.isspace():
             continue
         try:
-            batch.append(json.loads(line))
+            batch.append(json.loads(line, object_pairs_hook=unique_keys))
         except (ValueError, RecursionError) as error:
             fault = RequestError("request", f"line {number} is not JSON: {error}")
             batch.append(Result.failed(None, fault))
@@ -75,9 +79,11 @@ def _batches(source: BinaryIO, size: int) -> Iterator[list[object]]:
 @contextlib.contextmanager
 def _reader(name: str) -> Iterator[BinaryIO]:
     if name == STREAM:
+        if sys.stdin is None:
+            raise DataError("standard input is closed")
         yield sys.stdin.buffer
         return
-    if not Path(name).is_file():
+    if not Path(name).exists() or Path(name).is_dir():
         raise DataError(f"{name}: no such file of requests")
     with open(name, "rb") as file:
         yield file
@@ -86,9 +92,9 @@ def _reader(name: str) -> Iterator[BinaryIO]:
 @contextlib.contextmanager
 def _writer(name: str) -> Iterator[BinaryIO]:
     if name == STREAM:
+        if sys.stdout is None:
+            raise DataError("standard output is closed")
         yield sys.stdout.buffer
         return
-    from grace.files import atomic_write
-
     with atomic_write(name) as file:
         yield file

@@ -1,5 +1,6 @@
 """Beam search under a plan and a constraint; it knows trie nodes and logits, no files, no HTTP."""
 
+from grace.decode.device import check_device
 from grace.decode.generator import CoreGenerator, Generator, ProtocolGenerator
 from grace.decode.plan import DEFAULT_NUM_SIDS, BeamPlan, full_plan
 from grace.decode.search import Beams, beam_search
@@ -12,5 +13,6 @@ __all__ = [
     "Generator",
     "ProtocolGenerator",
     "beam_search",
+    "check_device",
     "full_plan",
 ]

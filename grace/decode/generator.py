@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from grace.errors import ModelError
@@ -109,6 +110,8 @@ class ProtocolGenerator:
         if not isinstance(logits, Tensor) or not logits.is_floating_point():
             kind = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
             raise ModelError(f"step must return a tensor of floating point logits, got {kind}")
+        if logits.layout != torch.strided or logits.is_meta:
+            raise ModelError("step must return a dense tensor that holds its values")
         if logits.ndim != 3 or logits.shape[:2] != (batch, beams):
             raise ModelError(
                 f"step {t} must return logits of shape [{batch}, {beams}, V], got "

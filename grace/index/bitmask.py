@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grace.catalog import Targeting
+from grace.catalog import Attribute, Targeting
+from grace.errors import CatalogError
 from grace.index.rules import RangeRules, RuleTables, ValueRules
 
 MAX_INTERVALS = 4096
+MAX_CATEGORICAL_VALUES = 4096
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,20 @@ def bit_layout(tables: RuleTables, cuts: Sequence[np.ndarray]) -> BitLayout:
         if isinstance(rules, RangeRules):
             widths.append(len(points) + 1 + 2)
         else:
-            widths.append((len(rules.values) if attribute.kind == "categorical" else 0) + 2)
+            widths.append(_value_bits(attribute, rules) + 2)
     return BitLayout(tuple(cuts), np.cumsum([0, *widths]))
+
+
+def _value_bits(attribute: Attribute, rules: ValueRules) -> int:
+    if attribute.kind == "set":
+        return 0
+    if len(rules.values) > MAX_CATEGORICAL_VALUES:
+        raise CatalogError(
+            f"rules name {len(rules.values):,} values; a categorical attribute takes a bit "
+            f"for each and holds at most {MAX_CATEGORICAL_VALUES:,}: declare it as kind: set",
+            field=f"rules.{attribute.name}",
+        )
+    return len(rules.values)
 
 
 def range_cuts(rules: RangeRules) -> np.ndarray:

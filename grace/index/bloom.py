@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from grace.errors import ConfigError
+
+VALUES_AT_ONCE = 64  # keeps what `contains_any` holds small
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,31 @@ def bloom_flags(values: Sequence[str], shape: BloomShape) -> np.ndarray:
     return flags
 
 
-def contains_any(rows: Tensor, values: Tensor) -> Tensor:
+def bloom_columns(rows: np.ndarray, num_bits: int) -> np.ndarray:
+    """Turn stored filters int64 [R, W] on their side: uint8 [w, R / 8], a bit per row."""
+    bits = np.unpackbits(rows.view(np.uint8), axis=1, count=num_bits, bitorder="little")
+    return np.packbits(bits.T, axis=1, bitorder="little")
+
+
+def contains_any(columns: np.ndarray, positions: np.ndarray, num_rows: int) -> np.ndarray:
     """Say whether each stored row holds all bits of at least one value (equation 8).
 
+    A value asks for the AND of its h columns, eight rows at a time; so many values and many rows
+    cost little more than reading those columns.
+
     Args:
-        rows: int64 [R, W], stored filters.
-        values: int64 [n, W], filters of single values.
+        columns: uint8 [w, R / 8], of `bloom_columns`.
+        positions: int64 [n, h], the bits of each value.
+        num_rows: R.
 
     Returns:
         bool [R]; false where n is 0.
     """
-    hit = torch.zeros(len(rows), dtype=torch.bool)
-    for value in values:
-        hit |= ((rows & value) == value).all(1)
-    return hit
+    hit = np.zeros(columns.shape[1], np.uint8)
+    for first in range(0, len(positions), VALUES_AT_ONCE):
+        part = positions[first : first + VALUES_AT_ONCE]
+        held = columns[part[:, 0]]
+        for column in part.T[1:]:
+            held &= columns[column]
+        hit |= np.bitwise_or.reduce(held, axis=0)
+    return np.unpackbits(hit, count=num_rows, bitorder="little").astype(bool)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -16,7 +17,13 @@ from torch import Tensor
 from grace.catalog import Schema
 from grace.index.bitmask import BitLayout, bit_layout, range_cuts, request_flags, rule_flags
 from grace.index.bits import distinct_rows, or_up_the_trie, pack_bits, pack_requests
-from grace.index.bloom import BloomShape, bloom_flags, contains_any
+from grace.index.bloom import (
+    BloomShape,
+    bloom_bits,
+    bloom_columns,
+    bloom_flags,
+    contains_any,
+)
 from grace.index.rules import CompiledTargeting, RangeRules, RuleTables
 from grace.index.trie import Trie
 
@@ -66,15 +73,25 @@ class UnionMatcher:
     def _bloom_words(
         self, slot: int, attribute: int, requests: Sequence[CompiledTargeting]
     ) -> Tensor:
-        width = self.shape.num_words
-        rows = self.bloom_rows[:, slot * width : (slot + 1) * width]
-        passed = torch.ones(len(rows), len(requests), dtype=torch.bool)
+        num_rows = len(self.bloom_rows)
+        passed = np.ones((num_rows, len(requests)), bool)
         for b, request in enumerate(requests):
             values = request.targeting.values[attribute]
             if values is not None:  # the bitmask has decided the unknown ones
-                filters = pack_bits(bloom_flags(values, self.shape))
-                passed[:, b] = contains_any(rows, torch.from_numpy(filters))
-        return pack_requests(passed)[self.bloom_index]
+                bits = [bloom_bits(v, self.shape.num_bits, self.shape.num_hashes) for v in values]
+                passed[:, b] = contains_any(self._bloom_columns[slot], np.array(bits), num_rows)
+        return pack_requests(torch.from_numpy(passed))[self.bloom_index]
+
+    @cached_property
+    def _bloom_columns(self) -> list[np.ndarray]:
+        """Per set attribute, its filters turned on their side."""
+        width = self.shape.num_words
+        parts = range(0, self.bloom_rows.shape[1], width)
+        rows = self.bloom_rows.numpy()
+        return [
+            bloom_columns(np.ascontiguousarray(rows[:, first : first + width]), self.shape.num_bits)
+            for first in parts
+        ]
 
 
 def set_attributes(schema: Schema) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from grace.catalog import Schema, parse_targeting, read_catalog
+from grace.catalog.values import describe
 from grace.errors import CatalogError
 from grace.index import pauses, storage
 from grace.index.bits import MAX_REQUESTS
@@ -72,6 +74,7 @@ class Index:
         self.version = version
         self.ad_paused = data.ad_paused.clone()
         self._directory = directory
+        self._pausing = threading.Lock()
         self._filter = AdFilter(data.tables, data.sid_ad_offsets, data.ad_signatures)
 
     @staticmethod
@@ -220,10 +223,13 @@ class Index:
         self._set_paused(ad_ids, False)
 
     def _set_paused(self, ad_ids: Sequence[str | int], paused: bool) -> None:
+        if isinstance(ad_ids, (str, bytes)):
+            raise TypeError(f"ad_ids must be a list of ids, got the text {ad_ids!r}")
         positions = self.find_ads(ad_ids)
         for ad_id, position in zip(ad_ids, positions.tolist(), strict=True):
             if position < 0:
-                raise CatalogError(f"no ad {ad_id!r} in the catalogue", field="ad_id")
-        if self._directory is not None:
-            pauses.append(self._directory, paused, self.take_ad_ids(positions))
-        self.ad_paused[positions] = paused
+                raise CatalogError(f"no ad {describe(ad_id)} in the catalogue", field="ad_id")
+        with self._pausing:  # the log and the memory of this index must tell the same last state
+            if self._directory is not None:
+                pauses.append(self._directory, paused, self.take_ad_ids(positions))
+            self.ad_paused[positions] = paused

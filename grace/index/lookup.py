@@ -54,7 +54,12 @@ class TextTable:
 
     def find(self, texts: Sequence[object]) -> np.ndarray:
         """Return int64 [n], the number of each text, or -1; what is no text is never found."""
-        known = [(i, text.encode()) for i, text in enumerate(texts) if isinstance(text, str)]
+        # What UTF-8 cannot hold is in no table; "surrogatepass" makes bytes that match nothing.
+        known = [
+            (i, text.encode("utf-8", "surrogatepass"))
+            for i, text in enumerate(texts)
+            if isinstance(text, str)
+        ]
         found = np.full(len(texts), -1, np.int64)
         hashes = np.array([_hash(text) for _, text in known], np.int64)
         first = np.searchsorted(self.hashes.numpy(), hashes)

@@ -43,8 +43,10 @@ def replay(directory: Path) -> dict[str | int, bool]:
     for number, line in enumerate(finished, start=1):
         try:
             entry = json.loads(line)
-            states.update(dict.fromkeys(entry["ad_ids"], bool(entry["paused"])))
-        except (ValueError, TypeError, KeyError):
+            if type(entry["paused"]) is not bool or type(entry["ad_ids"]) is not list:
+                raise ValueError
+            states.update(dict.fromkeys(entry["ad_ids"], entry["paused"]))
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise IndexFormatError(
                 f"{path}: line {number} is damaged; repair or remove it: what it paused is unknown"
             ) from None

@@ -63,10 +63,7 @@ def save(data: IndexData, directory: str | os.PathLike) -> str:
     versions.mkdir(parents=True, exist_ok=True)
     with _writer_lock(directory):
         unfinished = versions / UNFINISHED
-        # What a killed writer left:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        for stale in directory.glob(f".{CURRENT}.*.tmp"):
-            stale.unlink()
+        shutil.rmtree(unfinished, ignore_errors=True)  # what a killed writer left
         unfinished.mkdir()
         try:
             tensors = tensors_of(data)
@@ -156,7 +153,7 @@ def _read_manifest(folder: Path, version: str) -> dict:
     try:
         content = path.read_bytes()
         manifest = json.loads(content)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise IndexFormatError(f"{path}: cannot be read: {error}") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise IndexFormatError(f"{path}: is not the manifest of an index")

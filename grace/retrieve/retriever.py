@@ -19,6 +19,7 @@ from grace.decode import (
     Generator,
     ProtocolGenerator,
     beam_search,
+    check_device,
     full_plan,
 )
 from grace.errors import ConfigError, RequestError
@@ -68,7 +69,9 @@ class Retriever:
             raise ConfigError(str(error)) from None
         if not isinstance(index, Index):
             raise TypeError(f"index must be a grace.Index, got {type(index).__name__}")
-        _check_device(device)
+        if not isinstance(plan, BeamPlan | None):
+            raise TypeError(f"plan must be a grace.BeamPlan, got {type(plan).__name__}")
+        check_device(device)
         self.index = index
         self.matching = matching
         self.batch_size = batch_size
@@ -171,14 +174,6 @@ def _generator(model: Any, index: Index, device: str) -> Generator:
         "model must be a checkpoint directory, or have start and step (see docs/generators.md), "
         f"got {type(model).__name__}"
     )
-
-
-def _check_device(device: str) -> None:
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"device: cannot use {device!r}: {reason}") from None
 
 
 def _steps(beams: Beams, exact: Tensor, b: int) -> list[StepTrace]:

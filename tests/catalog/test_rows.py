@@ -76,3 +76,24 @@ def test_a_column_given_twice_is_refused():
     table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["ad_id", "ad_id"])
     with pytest.raises(CatalogError, match="two columns called 'ad_id'"):
         list(iter_rows(table))
+
+
+def test_nanoseconds_around_a_change_of_clocks_are_instants_all_the_same():
+    hour = 3_600_000_000_000
+    start = 1_762_061_400_000_000_000  # 2025-11-02 05:30Z: 01:30 in New York, twice
+    times = pa.array([start, start + hour, start + 1], pa.timestamp("ns", tz="America/New_York"))
+    rows = [row["start"].astimezone(dt.UTC) for _, row in iter_rows(pa.table({"start": times}))]
+    first = dt.datetime(2025, 11, 2, 5, 30, tzinfo=dt.UTC)
+    assert rows == [first, first + dt.timedelta(hours=1), first + dt.timedelta(microseconds=1)]
+
+
+def test_a_table_without_the_wanted_columns_still_has_its_rows():
+    table = pa.table({"Ad_ID": [1, 2]})
+    assert list(iter_rows(table, columns=["ad_id"])) == [(1, {}), (2, {})]
+
+
+def test_a_key_given_twice_is_refused(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": 1}\n{"rules": {"age": {"min": 18}, "age": {}}}\n')
+    with pytest.raises(CatalogError, match=r"row 2: .*the key 'age' is given twice"):
+        list(iter_rows(path))

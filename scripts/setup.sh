@@ -30,9 +30,7 @@ if ! .venv/bin/python -c 'import torch' 2>/dev/null; then
   if command -v nvidia-smi >/dev/null && nvidia-smi >/dev/null 2>&1; then
     pip install torch==2.13.0
   else
-    pip install 'torch==2.13.0+cpu' 2>/dev/null ||
-      pip install 'torch==2.13.0+cpu' --index-url https://download.pytorch.org/whl/cpu 2>/dev/null ||
-      pip install torch==2.13.0
+    pip install 'torch==2.13.0+cpu' 2>/dev/null || pip install torch==2.13.0
   fi
 fi
 pip install -q -r requirements.txt -r requirements-dev.txt

@@ -47,12 +47,14 @@ def evaluate(
     """Measure recall, NDCG and eligibility under several matching modes on the same requests."""
     from rich.console import Console
 
+    from grace.decode import check_device
     from grace.evaluate.chart import draw
     from grace.evaluate.run import FIXED_ADS
     from grace.evaluate.run import evaluate as measure
     from grace.evaluate.table import tables
     from grace.model import load_model
 
+    check_device(device)
     out.mkdir(parents=True, exist_ok=True)
     opened = Index.open(index)
     evaluation = measure(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grace.errors import ConfigError
 from grace.files import atomic_write
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def fit(
     ] = None,
     behaviour_weight: Annotated[float, typer.Option(help="Weight of the behaviour.")] = 1.0,
     window: Annotated[
-        int, typer.Option(min=1, help="Events of a history so far apart are neighbours.")
+        int, typer.Option(min=1, max=2**31, help="Events of a history so far apart are neighbours.")
     ] = 5,
     dimensions: Annotated[
         int, typer.Option(min=1, help="Dimensions of the TF-IDF and of the behaviour vectors.")
@@ -78,10 +77,10 @@ def fit(
     """Make semantic IDs for the items of a catalogue."""
     from rich.console import Console
 
-    from grace.sid import fit_catalog  # scikit-learn is slow to load, and other commands need none
+    # scikit-learn is slow to load, and other commands need none
+    from grace.sid.catalogue import check_paths, fit_catalog
 
-    if report is not None and not report.absolute().parent.is_dir():
-        raise ConfigError(f"{report}: there is no folder {report.parent}; make it first")
+    check_paths(catalog, behaviour, out, {"codebooks": codebooks, "report": report})
     fitted = fit_catalog(
         catalog,
         out,

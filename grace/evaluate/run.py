@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from grace.decode import BeamPlan, full_plan
-from grace.errors import DataError
+from grace.catalog.values import checked_text, describe
+from grace.decode import BeamPlan, check_device, full_plan
+from grace.errors import ConfigError, DataError
 from grace.evaluate.metrics import Estimate, bootstrap, mean, ndcg, recall, wilson
 from grace.evaluate.observe import Observations, Targets, find_targets, observe
 from grace.evaluate.passes import (
@@ -29,6 +30,8 @@ from grace.progress import progress
 from grace.retrieve import Retriever
 
 FIXED_ADS = (10, 50, 100, 500)
+MAX_COUNT = 10**9
+"""Larger numbers of ads than any request has; their sums would not fit 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +110,10 @@ class Evaluation:
         """Write `evaluation.json` into a folder, whole or not at all, and return its path."""
         path = Path(out) / "evaluation.json"
         path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
         with atomic_write(path) as file:
-            file.write((json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n").encode())
+            # What UTF-8 cannot hold is written as \\uXXXX, which is JSON's own escape.
+            file.write(text.encode("utf-8", "backslashreplace"))
         return path
 
 
@@ -139,8 +144,12 @@ def evaluate(
         fixed_ads: at how many generated ads the pass rate is compared.
 
     Raises:
-        DataError: if a request has no target or none is left to evaluate.
+        DataError: if a request has no target, or one that is no ad id, or none is left to evaluate.
+        ConfigError: if a number of ads is out of range, or the device cannot be used.
     """
+    check_device(device)
+    for name, counts in (("k", ks), ("bucket", bucket_bounds or ()), ("fixed_ads", fixed_ads)):
+        check_counts(name, counts)
     at = datetime.now(UTC).isoformat(timespec="seconds")
     held_out = [target_of(request, number) for number, request in enumerate(requests, 1)]
     requests = [retrievable(request, at) for request in requests]
@@ -179,19 +188,38 @@ def evaluate(
     )
 
 
+def check_counts(name: str, counts: Sequence[int]) -> None:
+    """Refuse numbers of ads that are out of range."""
+    for count in counts:
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_COUNT:
+            raise ConfigError(
+                f"{name}: expected integers from 1 to {MAX_COUNT}, got {describe(count)}"
+            )
+
+
 def target_of(request: dict, number: int) -> str | int:
     """The ad held out from a request."""
-    if request.get("target") is None:
+    target = request.get("target")
+    if target is None:
         raise DataError(
             f"request {number}: target: expected the id of the ad held out from it, got none"
         )
-    return request["target"]
+    if type(target) not in (str, int):
+        raise DataError(
+            f"request {number}: target: expected a string or an integer, got {describe(target)}"
+        )
+    if isinstance(target, str):
+        try:
+            checked_text(target)
+        except ValueError as error:
+            raise DataError(f"request {number}: target: {error}") from None
+    return target
 
 
 def retrievable(request: dict, at: str) -> dict:
     """The request as the retriever takes it: with a moment, without `target` and `top_k`."""
     kept = {name: value for name, value in request.items() if name not in ("target", "top_k")}
-    return kept | {"at": request.get("at") or at}
+    return kept | {"at": at if request.get("at") is None else request["at"]}
 
 
 def summarise(

@@ -7,7 +7,14 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from grace.catalog.values import describe
 from grace.errors import ConfigError
+
+LARGEST_SIZES = {
+    "num_levels": 1000, "vocab_size": 2**31 - 1, "encoder_layers": 1000, "decoder_layers": 1000,
+}  # fmt: skip
+LARGEST_SIZE = 65_536
+"""Of every other size. Past these a size is a slip, and would take all memory before it failed."""
 
 Config = TypeVar("Config")
 
@@ -51,10 +58,17 @@ class ModelConfig:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             smallest = 0 if field.name == "num_recent_tokens" else 1
+            largest = LARGEST_SIZES.get(field.name, LARGEST_SIZE)
             if field.name != "dropout" and value < smallest:
-                raise ConfigError(f"{field.name} must be at least {smallest}, got {value}")
+                raise ConfigError(
+                    f"{field.name} must be at least {smallest}, got {describe(value)}"
+                )
+            if field.name != "dropout" and value > largest:
+                raise ConfigError(f"{field.name} must be at most {largest}, got {describe(value)}")
         if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout must be at least 0 and below 1, got {self.dropout}")
+            raise ConfigError(
+                f"dropout must be at least 0 and below 1, got {describe(self.dropout)}"
+            )
         if self.num_recent_tokens > self.num_context_tokens:
             raise ConfigError(
                 f"num_recent_tokens must be at most num_context_tokens "
@@ -96,4 +110,4 @@ def check_types(config: Any) -> None:
         expected = hints[field.name]
         accepted = (int, float) if expected is float else (expected,)
         if type(value) not in accepted:
-            raise ConfigError(f"{field.name} must be a {expected.__name__}, got {value!r}")
+            raise ConfigError(f"{field.name} must be a {expected.__name__}, got {describe(value)}")

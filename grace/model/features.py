@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from grace.catalog.schema import BAD_SCALARS
+from grace.catalog.values import describe
 from grace.errors import ConfigError, RequestError
 from grace.model.feature_table import FeatureTable
 from grace.model.fields import FIELD_KINDS, Field, SequenceField
@@ -39,10 +41,10 @@ class FeatureSpec:
         import yaml
 
         try:
-            table = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+            table = yaml.safe_load(Path(path).read_text(encoding="utf-8-sig"))
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-        except (UnicodeDecodeError, yaml.YAMLError) as error:
+        except (yaml.YAMLError, *BAD_SCALARS) as error:
             raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
         try:
             return cls.from_dict(table)
@@ -126,7 +128,7 @@ class FeatureSpec:
     def check_names(self, features: Any) -> None:
         """Refuse features that are no mapping or hold a field that was not declared."""
         if not isinstance(features, Mapping):
-            raise RequestError("features", f"expected an object, got {features!r}")
+            raise RequestError("features", f"expected an object, got {describe(features)}")
         known = {field.name for field in self.fields}
         for name in features:
             if name not in known:
@@ -146,17 +148,16 @@ def _make_field(position: int, entry: Any) -> Field:
         )
     options = dict(entry)
     kind = options.pop("kind", None)
-    if kind not in FIELD_KINDS:
+    if not isinstance(kind, str) or kind not in FIELD_KINDS:
         expected = ", ".join(FIELD_KINDS)
         raise ConfigError(
-            f"features: field {name!r}: `kind` must be one of {expected}, got {kind!r}"
+            f"features: field {name!r}: `kind` must be one of {expected}, got {describe(kind)}"
         )
     try:
         field = FIELD_KINDS[kind].from_dict(options)
     except ConfigError as error:
         raise ConfigError(f"features: field {name!r}: {error}") from None
     if options:
-        raise ConfigError(
-            f"features: field {name!r}: a {kind} field has no option {next(iter(options))!r}"
-        )
+        option = describe(next(iter(options)))
+        raise ConfigError(f"features: field {name!r}: a {kind} field has no option {option}")
     return field

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 
+from grace.catalog.values import checked_text, describe
 from grace.errors import ConfigError, RequestError
 
 PADDING, MISSING, UNKNOWN, FIRST_VALUE = 0, 1, 2, 3
@@ -23,6 +24,9 @@ MAX_STANDARD_DEVIATIONS = 8.0
 
 MAX_NUMBER = 1e100
 """Larger numbers are refused: their squares would not fit a float."""
+
+MAX_LENGTH = 10_000
+"""Longer bags and sequences are refused: each place of each request takes memory, filled or not."""
 
 MAX_TIME_S = 1e11
 """Times end in the year 5138; milliseconds, taken for seconds, are past it, and refused."""
@@ -97,7 +101,9 @@ class NumericField:
         if (mean is None) != (std is None):
             raise ConfigError("`mean` and `std` are given together or not at all")
         if mean is not None and not (_is_number(mean) and _is_number(std) and std > 0):
-            raise ConfigError(f"`mean` and `std` must be numbers, std > 0, got {mean!r}, {std!r}")
+            raise ConfigError(
+                f"`mean` and `std` must be numbers, std > 0, got {describe(mean)}, {describe(std)}"
+            )
         return cls(name=name, mean=mean, std=std)
 
     def to_dict(self) -> dict[str, Any]:
@@ -238,7 +244,7 @@ def _take_vocabulary(table: dict[str, Any], key: str) -> Vocabulary:
     if values is None:
         return Vocabulary(values=None)
     if not isinstance(values, list | tuple):
-        raise ConfigError(f"`{key}` must be a list, got {values!r}")
+        raise ConfigError(f"`{key}` must be a list, got {describe(values)}")
     try:
         spelled = tuple(_category(key, value) for value in values)
     except RequestError as error:
@@ -250,25 +256,29 @@ def _take_vocabulary(table: dict[str, Any], key: str) -> Vocabulary:
 
 def _take_length(table: dict[str, Any], default: int) -> int:
     length = table.pop("max_length", default)
-    if type(length) is not int or length < 1:
-        raise ConfigError(f"`max_length` must be a positive integer, got {length!r}")
+    if type(length) is not int or not 1 <= length <= MAX_LENGTH:
+        raise ConfigError(
+            f"`max_length` must be a positive integer of at most {MAX_LENGTH}, "
+            f"got {describe(length)}"
+        )
     return length
 
 
 def _wrong(where: str, expected: str, value: Any) -> RequestError:
-    return RequestError(f"features.{where}", f"expected {expected}, got {_shorten(value)}")
-
-
-def _shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return RequestError(f"features.{where}", f"expected {expected}, got {describe(value)}")
 
 
 def _category(where: str, value: Any) -> str:
     if type(value) is str:
-        return value
+        try:
+            return checked_text(value)
+        except ValueError as error:
+            raise RequestError(f"features.{where}", str(error)) from None
     if type(value) in (int, bool):
-        return json.dumps(value)
+        try:
+            return json.dumps(value)
+        except ValueError:  # an integer of thousands of digits
+            raise _wrong(where, "an integer of fewer digits", value) from None
     raise _wrong(where, "a string, an integer or a boolean", value)
 
 

@@ -63,7 +63,8 @@ def count_pairs(
     """
     counts = sparse.csr_matrix((num_items, num_items))
     for items, users in _chunks(sequences):
-        for distance in range(1, window + 1):
+        longest = int(np.bincount(users).max(initial=0))
+        for distance in range(1, min(window, longest - 1) + 1):  # beyond, there are no pairs
             same_user = users[distance:] == users[:-distance]
             earlier, later = items[:-distance][same_user], items[distance:][same_user]
             weight = np.full(len(earlier), float(window + 1 - distance))

@@ -16,6 +16,7 @@ import safetensors.numpy
 
 from grace.catalog import iter_rows, write_rows
 from grace.catalog.rows import BATCH_ROWS, SUFFIXES
+from grace.catalog.values import describe
 from grace.errors import CatalogError, ConfigError, SidError
 from grace.files import atomic_write
 from grace.sid.behaviour import behaviour_embeddings
@@ -31,6 +32,7 @@ from grace.sid.items import Histories, read_items
 from grace.sid.report import SourceReport
 
 SENTENCE_TRANSFORMER = "sentence-transformer:"
+MAX_WINDOW = 2**31
 
 
 def fit_catalog(
@@ -91,7 +93,8 @@ def fit_catalog(
         "window": window,
         "dimensions": dimensions,
     }
-    _check_options(catalog, out, codebooks, text_encoder, positive)
+    _check_options(catalog, out, text_encoder, positive)
+    check_paths(catalog, behaviour, out, {"codebooks": codebooks})
     named = text or embedding_column or behaviour is not None
     items = read_items(catalog, text if named else None, embedding_column, replace_sid)
     order = sorted(range(len(items.ad_ids)), key=items.ad_ids.__getitem__)
@@ -172,10 +175,50 @@ def load_codebooks(path: str | os.PathLike) -> tuple[np.ndarray, ...]:
     return tuple(tensors[name] for name in names)
 
 
+def check_paths(
+    catalog: object,
+    behaviour: object,
+    out: str | os.PathLike,
+    others: dict[str, str | os.PathLike | None],
+) -> None:
+    """Refuse, before any work, outputs that cannot be written or would overwrite another file.
+
+    Args:
+        catalog: the catalogue; where it is a file, `out` may be the same.
+        behaviour: the histories, which nothing may overwrite if they are a file.
+        out: the catalogue to write.
+        others: what is written beside it, by option; None is not written.
+
+    Raises:
+        ConfigError: naming the path as it was given.
+    """
+    taken = {}
+    for name, path in {"catalog": catalog, "behaviour": behaviour}.items():
+        if isinstance(path, (str, os.PathLike)):
+            taken[name] = path
+    for name, path in {"out": out, **others}.items():
+        if path is None:
+            continue
+        if Path(path).is_dir():
+            raise ConfigError(f"{name}: {path} is a directory; name a file")
+        for folder in (Path(path).parent, Path(os.path.realpath(path)).parent):
+            if not folder.is_dir():
+                raise ConfigError(f"{path}: there is no folder {folder}; make it first")
+        for other, used in taken.items():
+            if (name, other) != ("out", "catalog") and _is_same_file(path, used):
+                raise ConfigError(f"{name}: {path} is the file of {other} too; name another")
+        taken[name] = path
+
+
+def _is_same_file(left: str | os.PathLike, right: str | os.PathLike) -> bool:
+    if os.path.realpath(left) == os.path.realpath(right):
+        return True
+    return Path(left).is_file() and Path(right).is_file() and os.path.samefile(left, right)
+
+
 def _check_options(
     catalog: object,
     out: str | os.PathLike,
-    codebooks: str | os.PathLike | None,
     text_encoder: str,
     positive: dict[str, float],
 ) -> None:
@@ -183,9 +226,6 @@ def _check_options(
         raise TypeError("catalog is read twice; pass a list or a file, not an iterator")
     if Path(out).suffix not in SUFFIXES:
         raise ConfigError(f"out: expected a name ending in {' or '.join(SUFFIXES)}, got {out}")
-    for path in (out, codebooks):
-        if path is not None and not Path(path).absolute().parent.is_dir():
-            raise ConfigError(f"{path}: there is no folder {Path(path).parent}; make it first")
     if text_encoder != "tfidf" and not text_encoder.startswith(SENTENCE_TRANSFORMER):
         raise ConfigError(
             f"text_encoder: expected tfidf or {SENTENCE_TRANSFORMER}<folder or name>, "
@@ -194,6 +234,8 @@ def _check_options(
     for name, number in positive.items():
         if not number > 0:
             raise ConfigError(f"{name}: expected a number above 0, got {number}")
+    if positive["window"] > MAX_WINDOW:
+        raise ConfigError(f"window: expected at most 2^31, got {describe(positive['window'])}")
 
 
 def _encode(texts: list[str], encoder: str, dimensions: int, seed: int) -> np.ndarray:

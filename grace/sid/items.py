@@ -9,12 +9,14 @@ import numpy as np
 
 from grace.catalog import iter_rows
 from grace.catalog.rows import BATCH_ROWS
-from grace.catalog.values import checked_text, describe
+from grace.catalog.values import INT64_MAX, INT64_MIN, checked_text, describe, printable
 from grace.errors import CatalogError, DataError
 from grace.progress import progress
 
 DEFAULT_TEXT = ("title", "description")
 """Columns read where no source is named; a catalogue need not have both."""
+
+_NUMBERS = (int, float, np.integer, np.floating)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +156,10 @@ def _ad_id(number: int, value: object, before: list) -> str | int:
             number,
             "ad_id",
         )
+    if type(value) is int and not INT64_MIN <= value <= INT64_MAX:
+        raise CatalogError(f"expected a 64-bit integer, got {describe(value)}", number, "ad_id")
+    if value == "":
+        raise CatalogError("expected an id, got an empty string", number, "ad_id")
     if type(value) is str:
         try:
             checked_text(value)
@@ -172,7 +178,10 @@ def _text(number: int, row: dict, column: str) -> str:
             raise CatalogError(
                 f"expected text or a list of texts, got {describe(value)}", number, column
             )
-    return " ".join(map(str, parts))
+    try:
+        return checked_text(" ".join(map(str, parts)))
+    except ValueError as error:
+        raise CatalogError(printable(str(error)), number, column) from None
 
 
 def _embedding(number: int, row: dict, column: str) -> np.ndarray | None:
@@ -181,9 +190,21 @@ def _embedding(number: int, row: dict, column: str) -> np.ndarray | None:
         return None
     if not isinstance(value, (list, tuple, np.ndarray)) or len(value) == 0:
         raise CatalogError(f"expected a list of numbers, got {describe(value)}", number, column)
+    kinds = {value.dtype.type} if isinstance(value, np.ndarray) else set(map(type, value))
+    if kinds == {np.object_}:
+        kinds = set(map(type, value))
+    if not all(issubclass(kind, _NUMBERS) and kind is not bool for kind in kinds):
+        raise CatalogError(f"expected a list of numbers, got {describe(value)}", number, column)
     try:
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf and is refused
             vector = np.array(value, np.float32)
+    except OverflowError:  # an integer that even a float64 cannot hold
+        position = max(range(len(value)), key=lambda position: abs(value[position]))
+        raise CatalogError(
+            f"expected a finite float32, got {describe(value[position])}",
+            number,
+            f"{column}[{position}]",
+        ) from None
     except (TypeError, ValueError):
         raise CatalogError(
             f"expected a list of numbers, got {describe(value)}", number, column

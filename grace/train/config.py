@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
+from grace.catalog.values import describe
 from grace.errors import ConfigError
 from grace.model.config import ModelConfig, check_types, config_from_table
+
+MAX_COUNT = 10**9
+MAX_TARGETS_PER_CUT = 1000
+"""Every example has room for as many targets, filled or not."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,19 +62,27 @@ class TrainConfig:
         check_types(self)
         for name in ("epochs", "batch_size", "micro_batch_size", "cuts_per_row", "targets_per_cut",
                      "patience", "recall_at", "beam_width"):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+            value, largest = getattr(self, name), MAX_COUNT
+            if name == "targets_per_cut":
+                largest = MAX_TARGETS_PER_CUT
+            if value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {describe(value)}")
+            if value > largest:
+                raise ConfigError(f"{name} must be at most {largest}, got {describe(value)}")
         for name in ("learning_rate", "max_gradient_norm"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name} must be above 0 and finite, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if not 0 < value <= sys.float_info.max:
+                raise ConfigError(f"{name} must be above 0 and finite, got {describe(value)}")
         for name in ("warmup_share", "hide_share"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(
-                    f"{name} must be at least 0 and below 1, got {getattr(self, name)}"
-                )
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                raise ConfigError(f"{name} must be at least 0 and below 1, got {describe(value)}")
         for name in ("weight_decay", "seed"):
-            if not 0 <= getattr(self, name) < 2**63:
-                raise ConfigError(f"{name} must be at least 0, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if not 0 <= value < 2**63:
+                raise ConfigError(
+                    f"{name} must be at least 0 and below 2^63, got {describe(value)}"
+                )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,9 +105,9 @@ class RunConfig:
             ConfigError: if it is missing, not TOML, or holds an unknown key or a wrong value.
         """
         try:
-            tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"{path}: {error}") from None
+            tables = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        except (OSError, ValueError, RecursionError) as error:  # the latter two of tomllib
+            raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
         for name, table in tables.items():
             if name not in ("model", "train") or not isinstance(table, dict):
                 raise ConfigError(f"{path}: expected the tables [model] and [train], got {name!r}")

@@ -8,16 +8,18 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from grace.errors import DataError, TrainError
+from grace.decode import check_device
+from grace.errors import ConfigError, DataError, TrainError
 from grace.files import atomic_write
-from grace.model import EncoderDecoder, FeatureSpec, save_model
+from grace.model import EncoderDecoder, FeatureSpec, ModelConfig, save_model
 from grace.progress import progress
 from grace.train.config import RunConfig, TrainConfig
 from grace.train.examples import Examples, ExampleSet
@@ -84,8 +86,9 @@ def train(
         TrainError: if `out` holds a run and `resume` is False, or another run and it is True; if no
             target is left; if the loss is no longer finite.
         DataError: if a row is wrong.
-        ConfigError: if the sizes do not fit the index.
+        ConfigError: if the sizes do not fit the index or memory, or the device cannot be used.
     """
+    check_device(device)
     config, out = config or RunConfig(), Path(out)
     state = TrainState.load(out)
     if state is not None and not resume:
@@ -95,9 +98,11 @@ def train(
         if target is None:
             raise DataError(f"{held_out.source}: row {number}: a validation row needs a `target`")
     features = rows.fit(features)
-    training = ExampleSet.build(rows, features, index)
-    validation = ExampleSet.build(held_out, features, index)
     model_config = config.model_config(index.num_levels, index.vocab_size)
+    with _naming_sizes(model_config, features, config.train):
+        _check_memory(model_config, features)
+        training = ExampleSet.build(rows, features, index)
+        validation = ExampleSet.build(held_out, features, index)
     identity = {
         **{f"[model] {name}": size for name, size in dataclasses.asdict(model_config).items()},
         **{f"[train] {name}": value for name, value in dataclasses.asdict(config.train).items()},
@@ -108,7 +113,7 @@ def train(
     }
     out.mkdir(parents=True, exist_ok=True)
     # The run has its own random numbers, and leaves the caller's as they were.
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), _naming_sizes(model_config, features, config.train):
         torch.manual_seed(config.train.seed)
         model = EncoderDecoder(model_config, features).to(device)
         run = _Run(model, training, validation, index, config.train, device, out, identity)
@@ -123,6 +128,37 @@ def train(
         unknown_targets=training.unknown_targets + validation.unknown_targets,
         unknown_events=training.unknown_events + validation.unknown_events,
     )
+
+
+@contextmanager
+def _naming_sizes(model: ModelConfig, features: FeatureSpec, config: TrainConfig) -> Iterator[None]:
+    """Say which sizes ask for memory when there is none."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        wording = ("allocate", "out of memory", "overflow")
+        if isinstance(error, RuntimeError) and not any(word in reason for word in wording):
+            raise
+        names = ("vocab_size", "model_dim", "ffn_dim", "num_context_tokens")
+        sizes = [f"{name} {getattr(model, name)}" for name in names]
+        sizes += [f"{name} {getattr(config, name)}"
+                  for name in ("micro_batch_size", "targets_per_cut", "beam_width")]  # fmt: skip
+        sizes += [f"max_length {field.max_length} of {field.name}"
+                  for field in features.fields if hasattr(field, "max_length")]  # fmt: skip
+        raise ConfigError(
+            f"there is not enough memory; make some of these smaller: {', '.join(sizes)}; {reason}"
+        ) from None
+
+
+def _check_memory(config: ModelConfig, features: FeatureSpec) -> None:
+    """Raise MemoryError for a model larger than the machine, before it takes a byte."""
+    with torch.random.fork_rng(), torch.device("meta"):
+        parameters = EncoderDecoder(config, features).parameters()
+    needed = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+    present = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > present:
+        raise MemoryError(f"its weights take {needed:.1e} bytes, the machine has {present:.1e}")
 
 
 class _Run:

@@ -49,6 +49,7 @@ def validate(
     model.eval()
     generator = CoreGenerator(model, index, device)
     plan = full_plan(index.num_levels, beam_width).limited(index.level_sizes)
+    max_beams = max(*plan.widths, plan.num_sids)  # no more than the trie is wide
     drawn = examples.draw(np.random.default_rng(0), cuts_per_row=1, num_targets=1)
     loss, hits = 0.0, 0
     for first in range(0, len(drawn), batch_size):
@@ -57,7 +58,7 @@ def validate(
         inputs = {name: tensor.to(device) for name, tensor in inputs.items()}
         with torch.inference_mode():
             loss += sid_loss(model(inputs, sids.to(device)), sids.to(device)).item()
-        prefill = Prefill(model.prefill(inputs, max_beams=beam_width), [0] * len(sids))
+        prefill = Prefill(model.prefill(inputs, max_beams=max_beams), [0] * len(sids))
         beams = beam_search(generator, prefill, index.trie, None, plan, len(sids))
         found = beams.nodes.numpy() - index.trie.first_leaf
         hits += _count_hits(found, drawn.ads[chosen, 0], index, k)

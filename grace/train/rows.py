@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grace.catalog.values import checked_text, describe
 from grace.errors import DataError, RequestError
 from grace.model.feature_table import FeatureTable
 from grace.model.features import FeatureSpec
@@ -90,16 +91,21 @@ class ExampleRows:
 
 def _read_lines(path: Path) -> Iterable[tuple[int, Any]]:
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    yield number, json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}: row {number}: not JSON: {error}") from None
+                    yield number, _parse_line(line, f"{path}: row {number}")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text: {error}") from None
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from None
+
+
+def _parse_line(line: str, where: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:  # also of integers of thousands of digits
+        raise DataError(f"{where}: not JSON: {error}") from None
 
 
 def _check_row(row: Any, where: str) -> tuple[dict[str, Any], str | int | None]:
@@ -110,5 +116,10 @@ def _check_row(row: Any, where: str) -> tuple[dict[str, Any], str | int | None]:
         raise DataError(f"{where}: unknown key {unknown[0]!r}; expected `features` and `target`")
     target = row.get("target")
     if target is not None and type(target) not in (str, int):
-        raise DataError(f"{where}: target: expected a string or an integer, got {target!r}")
+        raise DataError(f"{where}: target: expected a string or an integer, got {describe(target)}")
+    if isinstance(target, str):
+        try:
+            checked_text(target)
+        except ValueError as error:
+            raise DataError(f"{where}: target: {error}") from None
     return dict(row["features"]), target

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 import os
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from grace.errors import TrainError
 from grace.files import atomic_write
 
 STATE_FILE = "resume.pt"
-STATE_VERSION = 1
+STATE_VERSION = 2
+MAGIC = b"grace-resume"
+"""The file begins with a line `grace-resume <version> <SHA-256 of what follows>`."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -39,8 +41,10 @@ class TrainState:
     def save(self, run: Path) -> None:
         """Write the state into a run folder, in place of the one before."""
         buffer = io.BytesIO()
-        torch.save(dataclasses.asdict(self) | {"version": STATE_VERSION}, buffer)
+        torch.save(dataclasses.asdict(self), buffer)
+        digest = hashlib.sha256(buffer.getbuffer()).hexdigest()
         with atomic_write(run / STATE_FILE) as file:
+            file.write(b"%s %d %s\n" % (MAGIC, STATE_VERSION, digest.encode()))
             file.write(buffer.getbuffer())
 
     @classmethod
@@ -48,22 +52,37 @@ class TrainState:
         """Read the state of a run folder; None if it has none.
 
         Raises:
-            TrainError: if the file is damaged or of another version.
+            TrainError: if the file cannot be read, is damaged, or of another version.
         """
         path = Path(run) / STATE_FILE
         if not path.exists():
             return None
         try:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-            version = content.pop("version")
-        except (RuntimeError, EOFError, KeyError, AttributeError, pickle.UnpicklingError) as error:
-            raise TrainError(f"{path}: damaged ({error}); start again in another folder") from None
-        if version != STATE_VERSION:
+            header, _, content = path.read_bytes().partition(b"\n")
+        except OSError as error:
+            raise TrainError(f"{path}: {error.strerror}") from None
+        match header.split(b" "):
+            case [magic, version, digest] if magic == MAGIC:
+                pass
+            case _:
+                raise TrainError(
+                    f"{path}: damaged, or of an older version: it does not begin with "
+                    f"{MAGIC.decode()}; start again in another folder"
+                )
+        if version != b"%d" % STATE_VERSION:
             raise TrainError(
-                f"{path}: version {version!r}, this program reads {STATE_VERSION}; "
-                "start again in another folder"
+                f"{path}: version {version.decode(errors='replace')!r}, this program reads "
+                f"{STATE_VERSION}; start again in another folder"
             )
-        return cls(**content)
+        if hashlib.sha256(content).hexdigest().encode() != digest:
+            raise TrainError(
+                f"{path}: damaged: it differs from what was written; start again in another folder"
+            )
+        try:
+            return cls(**torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
+        except Exception as error:  # torch promises no exceptions of its own
+            reason = " ".join(str(error).split())
+            raise TrainError(f"{path}: damaged ({reason}); start again in another folder") from None
 
     def check_identity(self, identity: dict[str, Any]) -> None:
         """Refuse to go on with anything but the run that was stopped.

@@ -1,17 +1,23 @@
 """Rows through every format and back."""
 
 import datetime as dt
+import functools
 
 import pyarrow as pa
 import pytest
 
-from grace.catalog import iter_rows, write_rows
+from grace.catalog import Schema, iter_rows, read_catalog, write_rows
+from grace.catalog.rows import BATCH_ROWS
 from grace.errors import CatalogError
 
 ROWS = [
     {"ad_id": "a", "sid": [1, 2], "rules": {"age": {"min": 3}}, "title": "x"},
     {"ad_id": "é", "sid": [0, 2], "rules": {"age": {"min": 4}}, "title": None},
 ]
+
+
+def nested(depth: int) -> object:
+    return functools.reduce(lambda inner, _: [inner], range(depth), 1)
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
@@ -63,13 +69,64 @@ def test_a_failing_writer_leaves_the_old_file(tmp_path):
         ("rows.csv", ROWS, "ending in .parquet or .jsonl"),
         ("rows.parquet", [], "no rows"),
         ("rows.parquet", [{"a": 1}, {"a": [2]}], "do not share column types"),
+        ("rows.parquet", [{}, {}], "the rows have no columns"),
+        ("rows.parquet", [{"a": 1}, {"b": {"c": [10**30]}}], r"row 2, b\.c\[0\]: .*64-bit .*10000"),
+        (
+            "rows.parquet",
+            [{"a": {"b": ["x"]}}, {"a": {"b": ["\ud800"]}}],
+            r"row 2, a\.b\[0\]: .*UTF-8",
+        ),
+        ("rows.parquet", [{"a": 1, "\ud800": 2}], r"row 1, \\ud800: .*UTF-8"),
+        ("rows.parquet", [{"a": b"x"}, {"a": "x"}], "row 2, a: would come out as b'x' instead"),
+        ("rows.parquet", [{"a": 1}] * BATCH_ROWS + [{"a": "x"}], "do not share column types"),
+        ("rows.parquet", [{"a": 2**60 + 1}] * BATCH_ROWS + [{"a": 0.5}], "do not share column"),
+        ("rows.parquet", [{"a": nested(5000)}], "rows 1-1 are nested too deeply"),
+        ("rows.parquet", [{"a": 1}, {"a": 2, 5: 6}], "5: .*rows do not share column types"),
+        ("rows.jsonl", [{"a": nested(100_000)}], "row 1: JSON cannot hold this row"),
         ("rows.jsonl", [{"a": object()}], "JSON cannot hold"),
+        ("rows.jsonl", [{"a": 1}, {"a": {"b": "\ud800"}}], r"row 2, a\.b: .*UTF-8"),
+        ("rows.jsonl", [{"a": 10**5000}], "row 1: JSON cannot hold this row"),
     ],
 )
 def test_what_cannot_be_written_is_refused(tmp_path, name, rows, message):
     with pytest.raises(CatalogError, match=message):
         write_rows(tmp_path / name, rows)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("before", [1, BATCH_ROWS, 2 * BATCH_ROWS + 3])
+def test_a_column_or_key_that_comes_late_is_kept(tmp_path, before):
+    early = {"ad_id": "a", "rules": {"age": {"min": 3}}}
+    late = {
+        "ad_id": "b",
+        "rules": {"age": {"max": 7.5}, "country": {"include": ["NO"]}},
+        "tags": [{"x": 1}],
+    }
+    path = tmp_path / "rows.parquet"
+    write_rows(path, iter([early] * before + [late, {"ad_id": "c", "tags": [{"y": {}}]}]))
+    rows = [row for _, row in iter_rows(path)]
+    age = {"min": 3, "max": None}
+    assert (
+        rows[:before]
+        == [{"ad_id": "a", "rules": {"age": age, "country": None}, "tags": None}] * before
+    )
+    assert rows[before:] == [
+        {
+            "ad_id": "b",
+            "rules": {"age": {"min": None, "max": 7.5}, "country": {"include": ["NO"]}},
+            "tags": [{"x": 1, "y": None}],
+        },
+        {"ad_id": "c", "rules": None, "tags": [{"x": None, "y": {"_": None}}]},
+    ]
+
+
+def test_objects_that_are_empty_everywhere_stay_objects(tmp_path):
+    path = tmp_path / "rows.parquet"
+    write_rows(path, [{"ad_id": 1, "rules": {}}, {"ad_id": 2, "rules": None}])
+    assert [row["rules"] for _, row in iter_rows(path)] == [{"_": None}, None]
+    schema = Schema.from_dict({"attributes": [{"name": "age", "kind": "range"}]})
+    write_rows(path, [{"ad_id": 1, "sid": [1], "rules": {"age": {}}}])
+    assert read_catalog(path, schema).rules == ([None],)
 
 
 def test_a_column_given_twice_is_refused():

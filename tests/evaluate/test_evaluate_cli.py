@@ -53,3 +53,10 @@ def test_a_missing_target_is_refused_and_nothing_is_written(arguments, case):
 def test_a_missing_file_is_refused(arguments):
     arguments["--requests"].unlink()
     run(arguments).check_refused("no such file")
+
+
+def test_a_wrong_device_and_absurd_numbers_are_refused_in_one_line(arguments):
+    run(arguments, "--device", "foo").check_refused("device: cannot use 'foo'")
+    assert not arguments["--out"].exists()
+    for option in ("--k", "--fixed-ads", "--bucket"):
+        run(arguments, option, "9" * 25).check_refused("expected integers from 1 to")

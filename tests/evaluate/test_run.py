@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import harness
@@ -9,7 +10,7 @@ import numpy as np
 import oracle
 import pytest
 
-from grace.errors import DataError
+from grace.errors import ConfigError, DataError
 from grace.evaluate import evaluate
 from grace.index import MATCHERS
 
@@ -199,3 +200,38 @@ def test_save_replaces_the_file(evaluation, tmp_path):
     path = evaluation.save(tmp_path / "new")
     assert [entry.name for entry in path.parent.iterdir()] == ["evaluation.json"]
     assert json.loads(path.read_text())["modes"]["exact"]["fixed"][0]["ads"] == 1
+
+
+@pytest.mark.parametrize("target", [1.5, ["a1"], {"a": 1}, True, "\ud800"], ids=repr)
+def test_a_target_that_is_no_ad_id_is_refused(case, index, requests, plan, target):
+    rows = [requests[1], requests[0] | {"target": target}]
+    with pytest.raises(DataError, match=r"request 2: target: expected (a string|text)"):
+        evaluate(index, case.generator, rows, plan=plan)
+
+
+@pytest.mark.parametrize("at", ["", 0, False], ids=repr)
+def test_a_false_time_is_not_the_present(case, index, requests, plan, at):
+    rows = [requests[1], requests[0] | {"at": at}]
+    evaluation = evaluate(index, case.generator, rows, modes=("exact",), plan=plan)
+    assert [(e["request"], e["field"]) for e in evaluation.errors] == [(2, "at")]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ks": (10**20,)}, "k: expected integers from 1 to"),
+        ({"fixed_ads": (10, 10**30)}, "fixed_ads: expected integers from 1 to"),
+        ({"bucket_bounds": (10**5000,)}, "bucket: expected integers .*, got a int"),
+        ({"device": "foo"}, "device: cannot use 'foo'"),
+        ({"device": "meta"}, "device: cannot use 'meta'"),
+    ],
+)
+def test_an_option_out_of_range_is_refused(case, index, requests, options, message):
+    with pytest.raises(ConfigError, match=message):
+        evaluate(index, case.generator, requests, **options)
+
+
+def test_text_that_utf8_cannot_hold_is_saved(evaluation, tmp_path):
+    errors = [{"request": 1, "field": "\ud800", "message": "é"}]
+    path = dataclasses.replace(evaluation, errors=errors).save(tmp_path)
+    assert json.loads(path.read_text(encoding="utf-8"))["errors"] == errors

@@ -121,7 +121,7 @@ def test_a_configuration_changed_by_hand_is_refused(saved):
 
 def test_a_vocabulary_of_odd_text_is_kept(tmp_path):
     spec = FeatureSpec.from_dict(
-        {"fields": [{"name": "c", "kind": "categorical", "values": ["\ud800", "é"]}]}
+        {"fields": [{"name": "c", "kind": "categorical", "values": ["\x00", "\u2028", "é"]}]}
     )
     save_model(EncoderDecoder(small_model().config, spec), tmp_path)
     assert load_model(tmp_path).features == spec

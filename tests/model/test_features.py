@@ -1,3 +1,4 @@
+import functools
 import math
 
 import numpy as np
@@ -13,6 +14,7 @@ from grace.model.feature_table import NUM_GAP_ROWS, FeatureTable
 from grace.model.fields import FIRST_VALUE, MISSING, PADDING, UNKNOWN
 
 INDEX = small_index()
+NESTED = functools.reduce(lambda inner, _: [inner], range(100_000), 0)
 
 
 def encode_one(**features) -> dict[str, torch.Tensor]:
@@ -27,16 +29,21 @@ def encode_one(**features) -> dict[str, torch.Tensor]:
         ({"gendre": "f"}, "features.gendre", "reads: age, clicks, gender, genres, saves"),
         ({"gender": 1.5}, "features.gender", "expected a string, an integer or a boolean, got 1.5"),
         ({"gender": ["f"]}, "features.gender", "got ['f']"),
+        ({"gender": "\ud800"}, "features.gender", "text that UTF-8 can hold, got '\\ud800'"),
+        ({"gender": 10**5000}, "features.gender", "got a int"),
+        ({"genres": ["a", "\ud800"]}, "features.genres[1]", "UTF-8"),
+        ({"gender": NESTED}, "features.gender", "got a list"),
+        ({"\ud800": 1}, "features.\\ud800", "no such field"),
         ({"age": True}, "features.age", "expected a number from -1e+100 to 1e+100, got True"),
         ({"age": "40"}, "features.age", "got '40'"),
         ({"age": math.nan}, "features.age", "got nan"),
         ({"age": -math.inf}, "features.age", "got -inf"),
         ({"age": 10**400}, "features.age", "expected a number from"),
         ({"genres": "a"}, "features.genres", "expected a list, got 'a'"),
-        ({"genres": ["a", None]}, "features.genres[1]", "got None"),
+        ({"genres": ["a", None]}, "features.genres[1]", "got null"),
         ({"clicks": {"ad_id": 1}}, "features.clicks", "expected a list"),
         ({"clicks": [3]}, "features.clicks[0]", "expected an object {ad_id, action?, at?}, got 3"),
-        ({"clicks": [{"action": "buy"}]}, "features.clicks[0].ad_id", "got None"),
+        ({"clicks": [{"action": "buy"}]}, "features.clicks[0].ad_id", "got null"),
         ({"clicks": [{"ad_id": True}]}, "features.clicks[0].ad_id", "got True"),
         ({"clicks": [{"ad_id": 1, "item": 2}]}, "features.clicks[0].item", "only ad_id, action"),
         ({"clicks": [{"ad_id": 1, "action": 0.5}]}, "features.clicks[0].action", "got 0.5"),
@@ -187,6 +194,14 @@ def test_fitting_fills_what_the_declaration_leaves_open():
         ("fields: [7]", "fields[0] must be {name, kind"),
         ("fields: [{name: a.b, kind: numeric}]", "a name is letters, digits, - and _, got 'a.b'"),
         ("fields: [{name: a, kind: text}]", "one of categorical, numeric, bag, sequence"),
+        ("fields: [{name: a, kind: [x]}]", "one of categorical, numeric, bag, sequence, got ['x']"),
+        ("fields: [{name: a, kind: {x: 1}}]", "got {'x': 1}"),
+        ("fields: 2024-13-45", "not YAML"),
+        ("fields: " + "9" * 5000, "not YAML"),
+        ("fields: " + "[" * 5000, "not YAML"),
+        ("fields: [{name: a, kind: bag, max_length: 10001}]", "at most 10000, got 10001"),
+        ("fields: [{name: a, kind: bag, max_length: 0x1" + "0" * 5000 + "}]", "got a int"),
+        ("fields: [{name: a, kind: categorical, values: ['\\ud800']}]".replace("'", '"'), "UTF-8"),
         ("fields: [{name: a, kind: numeric, max: 3}]", "a numeric field has no option 'max'"),
         ("fields: [{name: a, kind: numeric, mean: 3}]", "given together"),
         ("fields: [{name: a, kind: numeric, mean: 3, std: 0}]", "std > 0"),
@@ -209,7 +224,7 @@ def test_a_wrong_declaration_is_an_error(tmp_path, text, message):
 
 def test_a_declaration_loads_from_yaml(tmp_path):
     path = tmp_path / "features.yaml"
-    path.write_text("fields:\n- {name: clicks, kind: sequence, max_length: 4}\n")
+    path.write_text("\ufefffields:\n- {name: clicks, kind: sequence, max_length: 4}\n")
     assert FeatureSpec.load(path).sequences[0].max_length == 4
     assert FeatureSpec.from_dict(FIELDS) == SPEC
     with pytest.raises(ConfigError, match="nowhere"):

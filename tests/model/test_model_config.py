@@ -10,6 +10,9 @@ from grace.model.config import config_from_table
     ("sizes", "message"),
     [
         ({"model_dim": 0}, "model_dim must be at least 1, got 0"),
+        ({"model_dim": 10**30}, "model_dim must be at most 65536, got 1000000"),
+        ({"num_context_tokens": 65_537}, "num_context_tokens must be at most 65536, got 65537"),
+        ({"vocab_size": 10**5000}, "vocab_size must be at most 2147483647, got a int"),
         ({"num_heads": 2.0}, "num_heads must be a int, got 2.0"),
         ({"num_levels": True}, "num_levels must be a int, got True"),
         ({"dropout": 1}, "dropout must be at least 0 and below 1, got 1"),

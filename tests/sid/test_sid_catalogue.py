@@ -201,10 +201,17 @@ BAD_ROWS = {
     "no id": ({"ad_id": None}, CatalogError, "row 5, ad_id: expected a string or an integer"),
     "boolean id": ({"ad_id": True}, CatalogError, "row 5, ad_id: expected a string or an integer"),
     "other kind": ({"ad_id": 5}, CatalogError, "row 5, ad_id: expected a string as in the rows"),
+    "empty id": ({"ad_id": ""}, CatalogError, "row 5, ad_id: expected an id, got an empty"),
     "duplicate": ({"ad_id": "same"}, CatalogError, "row 5, ad_id: 'same' is in row 2 already"),
     "title": ({"title": {"en": "x"}}, CatalogError, "row 5, title: expected text or a list"),
     "nan": ({"vector": [1, np.nan, 0, 0, 0]}, CatalogError, r"row 5, vector\[1\]: .* got nan"),
     "too large": ({"vector": [1e39, 0, 0, 0, 0]}, CatalogError, r"row 5, vector\[0\]: .* 1e\+39"),
+    "surrogate": ({"title": "\ud800"}, CatalogError, "row 5, title: expected text that UTF-8"),
+    "free surrogate": ({"note": "\ud800"}, CatalogError, "row 5, note: expected text that UTF-8"),
+    "huge": ({"vector": [0, 10**400, 0, 0, 0]}, CatalogError, r"row 5, vector\[1\]: .* 1000"),
+    "digits": ({"vector": ["1"] * 5}, CatalogError, "row 5, vector: expected a list of numbers"),
+    "truth": ({"vector": [True] + [1] * 4}, CatalogError, "row 5, vector: expected a list of num"),
+    "truths": ({"vector": np.ones(5, bool)}, CatalogError, "row 5, vector: expected a list of nu"),
     "short": ({"vector": [1, 2]}, CatalogError, "row 5, vector: expected 5 numbers .* got 2"),
     "words": ({"vector": ["a"]}, CatalogError, "row 5, vector: expected a list of numbers"),
     "nested": ({"vector": [[1, 2]]}, CatalogError, "row 5, vector: expected a list of numbers"),
@@ -237,6 +244,7 @@ def test_a_bad_row_is_named_and_nothing_is_written(tmp_path, name):
         ({"text_encoder": "bert"}, ConfigError, "text_encoder: expected tfidf or sentence-tr"),
         ({"text_weight": 0.0}, ConfigError, "text_weight: expected a number above 0, got 0"),
         ({"behaviour_weight": np.nan}, ConfigError, "behaviour_weight: expected a number above"),
+        ({"window": 2**31 + 1}, ConfigError, "window: expected at most 2\\^31, got 2147483649"),
         ({"window": 0}, ConfigError, "window: expected a number above 0"),
         ({"codebooks": "no/such/folder/x"}, ConfigError, "there is no folder no/such/folder"),
     ],
@@ -259,6 +267,23 @@ def test_catalogues_that_hold_nothing_to_use(tmp_path):
     with pytest.raises(TypeError, match="read twice"):
         fit_catalog(iter(item_rows(20)), out)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("ad_id", [2**63, -(2**63) - 1])
+def test_an_id_that_no_index_takes(tmp_path, ad_id):
+    rows = [{"ad_id": 1, "title": "x"}, {"ad_id": ad_id, "title": "y"}]
+    with pytest.raises(CatalogError, match="row 2, ad_id: expected a 64-bit integer"):
+        fit_catalog(rows, tmp_path / "out.jsonl")
+
+
+def test_rules_survive_from_json_lines_to_parquet(tmp_path):
+    rows = item_rows(60)
+    for row in rows[:-1]:
+        row["rules"] = {}
+    rows[-1]["rules"] = {"country": {"include": ["NO"]}}
+    path = tmp_path / "out.parquet"
+    fit_catalog(write_jsonl(tmp_path / "in.jsonl", rows), path, codes=8)
+    assert [row["rules"] for _, row in iter_rows(path)][-1] == rows[-1]["rules"]
 
 
 def test_one_item(tmp_path):

@@ -71,6 +71,13 @@ def test_pairs_are_counted_as_a_loop_would(histories, window):
         np.testing.assert_allclose(positive_pmi(counts).toarray(), pmi, atol=1e-12)
 
 
+def test_a_window_beyond_all_histories_costs_nothing():
+    counts = count_pairs([[0, 1], [1, 2, 0]], 3, 1_000_000_000).toarray()
+    far = 1_000_000_000
+    assert counts.tolist() == [[0, 2 * far - 1, far], [2 * far - 1, 0, far], [far, far, 0]]
+    assert not count_pairs([[], []], 3, far).nnz
+
+
 @given(HISTORIES, st.randoms(use_true_random=False))
 def test_the_order_of_users_does_not_matter(histories, random):
     shuffled = random.sample(histories, len(histories))

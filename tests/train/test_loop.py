@@ -191,3 +191,30 @@ def test_files_and_rows_in_memory_train_alike(tmp_path):
              for name, rows in (("t", train_rows()), ("v", valid_rows()))]  # fmt: skip
     from_files = run(tmp_path / "a", rows=files[0], valid=files[1], epochs=1)
     assert curve(from_files.history) == curve(run(tmp_path / "b", epochs=1).history)
+
+
+@pytest.mark.parametrize("device", ["foo", "meta"])
+def test_a_device_that_cannot_compute_is_refused_before_any_work(tmp_path, device):
+    with pytest.raises(ConfigError, match=f"device: cannot use '{device}'"):
+        train(INDEX, SPEC, tmp_path / "none", tmp_path / "none", tmp_path / "run", device=device)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sizes_that_no_memory_holds_are_named(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match=r"not enough memory; .*: vocab_size 2147483647, "):
+        run(tmp_path / "run", model={"vocab_size": 2**31 - 1, "model_dim": 65_536})
+    assert not (tmp_path / "run").exists()
+
+    def fail(*_):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(loop, "sid_loss", fail)
+    with pytest.raises(ConfigError, match=r"micro_batch_size 64, .*max_length 5 of history; Def"):
+        run(tmp_path / "run")
+
+
+def test_a_beam_wider_than_the_trie_reserves_no_more_than_the_trie(tmp_path):
+    wide = run(tmp_path / "wide", epochs=1, beam_width=10**9)
+    assert curve(wide.history) == curve(
+        run(tmp_path / "all", epochs=1, beam_width=INDEX.num_sids).history
+    )

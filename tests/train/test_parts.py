@@ -7,7 +7,7 @@ from model_cases import SPEC as ALL_KINDS
 from model_cases import random_features, small_index, small_model
 from train_cases import INDEX, SPEC, train_rows, valid_rows
 
-from grace.errors import ConfigError
+from grace.errors import ConfigError, DataError, TrainError
 from grace.model import EncoderDecoder
 from grace.model.fields import FIRST_VALUE, MISSING, PADDING, UNKNOWN
 from grace.train import RunConfig, TrainConfig
@@ -17,6 +17,7 @@ from grace.train.loss import num_targets, sid_loss
 from grace.train.optimiser import learning_rate, make_optimiser
 from grace.train.recall import validate
 from grace.train.rows import ExampleRows
+from grace.train.state import TrainState
 
 
 def test_the_loss_is_the_mean_over_levels_and_the_sum_over_targets():
@@ -116,6 +117,10 @@ def test_only_weight_matrices_decay():
         ("[train]\nlearning_rate = nan", "[train]: learning_rate must be above 0"),
         ("[train]\nhide_share = 1.0", "[train]: hide_share must be at least 0 and below 1"),
         ("[train]\nweight_decay = -0.1", "[train]: weight_decay must be at least 0"),
+        ("[train]\ntargets_per_cut = 1001", "[train]: targets_per_cut must be at most 1000"),
+        ("[train]\nbatch_size = 0x1" + "0" * 5000, "[train]: batch_size must be at most"),
+        ("[train]\nepochs = " + "9" * 5000, "config.toml: Exceeds the limit"),
+        ("a = " + "[" * 5000, "config.toml: "),
         ("[model]\nmodel_dims = 3", "[model]: unknown key 'model_dims'"),
         ("[model]\ndropout = 2", "[model]: dropout must be at least 0 and below 1"),
         ("[model", "config.toml: "),
@@ -132,9 +137,61 @@ def test_a_wrong_configuration_is_refused(tmp_path, text, message):
 
 def test_a_configuration_loads(tmp_path):
     path = tmp_path / "config.toml"
-    path.write_text("[model]\nmodel_dim = 32\n[train]\nlearning_rate = 1\nseed = 7\n")
+    path.write_text("\ufeff[model]\nmodel_dim = 32\n[train]\nlearning_rate = 1\nseed = 7\n")
     config = RunConfig.load(path)
     assert config.model_config(3, 9).model_dim == 32
     assert (config.train.learning_rate, config.train.seed) == (1, 7)
     path.write_text("")
     assert RunConfig.load(path) == RunConfig()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"features": {"age": ' + "9" * 5000 + "}}", "row 2: not JSON: Exceeds the limit"),
+        ('{"features": ' + "[" * 100_000, "row 2: not JSON: "),
+        ('{"features": {}, "target": 1.5}', "row 2: target: expected a string or an integer"),
+        (r'{"features": {}, "target": "\ud800"}', "row 2: target: expected text that UTF-8"),
+        (r'{"features": {"group": "\ud800"}}', "row 2: features.group: expected text that UTF-8"),
+        (
+            r'{"features": {"history": [{"ad_id": 1, "action": "\ud800"}]}}',
+            "row 2: features.history",
+        ),
+    ],
+    ids=lambda text: text[:40],
+)
+def test_a_wrong_row_is_named(tmp_path, line, message):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"features": {}}\n' + line)
+    with pytest.raises(DataError) as caught:
+        ExampleRows.read(path).fit(SPEC)
+    assert f"{path}: {message}" in str(caught.value)
+
+
+def test_rows_may_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('\ufeff{"features": {}}\n')
+    assert ExampleRows.read(path).features == [{}]
+
+
+def test_every_flipped_bit_of_a_state_is_noticed(tmp_path):
+    state = TrainState(identity={"a": 1}, history=[{"epoch": 1}], model={"w": torch.ones(3)},
+                       optimiser={})  # fmt: skip
+    state.save(tmp_path)
+    assert TrainState.load(tmp_path).identity == {"a": 1}
+    path = tmp_path / "resume.pt"
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(
+            whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :]
+        )
+        with pytest.raises(TrainError, match=r"resume\.pt: (damaged|version)"):
+            TrainState.load(tmp_path)
+    for length in (0, 5, 90, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(TrainError, match=r"resume\.pt: damaged"):
+            TrainState.load(tmp_path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(TrainError, match=r"resume\.pt: Is a directory"):
+        TrainState.load(tmp_path)

@@ -29,7 +29,8 @@ def demo(
     from rich.console import Console
 
     from grace.demo.movielens import load_movielens
-    from grace.demo.pipeline import DemoSettings, run_demo
+    from grace.demo.pipeline import run_demo
+    from grace.demo.settings import DemoSettings
     from grace.demo.show import show
 
     def say(line: str) -> None:

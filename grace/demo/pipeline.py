@@ -5,24 +5,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import multiprocessing
 import os
-import shutil
-import sys
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 import torch
 
 from grace.catalog import write_rows
-from grace.decode import BeamPlan
 from grace.demo.brute_force import check_against_brute_force
 from grace.demo.data import deal_rules
-from grace.demo.eligibility import demo_schema
 from grace.demo.folder import REPORT_FILE, replaced_folder
 from grace.demo.measure import (
     SeedMean,
@@ -30,69 +23,18 @@ from grace.demo.measure import (
     answer_singly,
     latencies_ms,
     mean_funnel,
-    measure_modes,
     seed_mean,
 )
 from grace.demo.movielens import MovieLens
 from grace.demo.people import Person, describe_people
 from grace.demo.places import zip_places
+from grace.demo.seeds import SeedJob, SeedRun, run_seeds
+from grace.demo.settings import DemoSettings
 from grace.demo.users import DemoRequests, demo_requests
 from grace.files import atomic_write
-from grace.index import Index, build_index
-from grace.model import FeatureSpec, load_model
-from grace.progress import progress
+from grace.index import Index
+from grace.model import load_model
 from grace.sid import fit_catalog
-from grace.train import RunConfig, train
-
-
-@dataclass(frozen=True, kw_only=True)
-class DemoSettings:
-    """What the demo runs with.
-
-    Attributes:
-        seeds: each deals the rules anew and trains a model of its own. The folder keeps the index
-            and the model of the first.
-        levels: L, tokens of a SID.
-        codes: V, codes per level.
-        plan: beams of all modes alike, far fewer than there are SIDs.
-        ks: places at which recall is taken.
-        run: the model's sizes and how it is trained; the seed is replaced.
-        single_requests: requests that are answered one at a time, for funnel and latencies.
-        checked_requests: requests that are compared with brute force.
-        processes: seeds that run at the same time, each in one thread; None is one a core.
-    """
-
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    levels: int = 3
-    codes: int = 64
-    plan: BeamPlan = field(default_factory=lambda: BeamPlan((1, 32, 64), 64))
-    ks: tuple[int, ...] = (10, 50)
-    run: RunConfig = field(default_factory=RunConfig)
-    single_requests: int = 200
-    checked_requests: int = 3
-    processes: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeedRun:
-    """One seed.
-
-    Attributes:
-        epochs: that training took, `train_seconds` how long, `retrieve_seconds` retrieval under
-            all modes.
-        valid_recall: of the checkpoint kept, at `recall_at`, nothing filtered.
-        eligible_targets: share of requests that may see their held-out film.
-        modes: matching mode → metric → value.
-    """
-
-    seed: int
-    epochs: int
-    train_seconds: float
-    retrieve_seconds: float
-    valid_recall: float
-    recall_at: int
-    eligible_targets: float
-    modes: dict[str, dict[str, float | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +103,7 @@ def run_demo(
         requests = demo_requests(movielens, zip_places())
         sids, most_ads = write_inputs(folder, movielens, requests, settings)
         watch.lap("SIDs")
-        say("for each seed: rules, index, training, retrieval")
+        say("for each seed: rules, index, training, then retrieval under every mode")
         jobs = [
             SeedJob(
                 seed=seed,
@@ -173,7 +115,7 @@ def run_demo(
             for number, seed in enumerate(settings.seeds)
         ]
         runs = run_seeds(jobs, settings.processes)
-        watch.lap("seeds")
+        watch.lap("training and retrieval")
         rows, index = jobs[0].rows, Index.open(folder / "index")
         model = load_model(folder / "model")
         asked = [without_target(request) for request in requests.test]
@@ -251,57 +193,6 @@ def catalog_of_seed(movielens: MovieLens, seed: int, sids: list[list[int]]) -> l
     return [row | {"sid": sid} for row, sid in zip(rows, sids, strict=True)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeedJob:
-    """What one seed needs.
-
-    Attributes:
-        folder: for `index` and `model`.
-        rows: the catalogue as this seed deals it.
-    """
-
-    seed: int
-    folder: Path
-    rows: list[dict]
-    requests: DemoRequests
-    settings: DemoSettings
-
-
-def run_seeds(jobs: list[SeedJob], processes: int | None) -> list[SeedRun]:
-    """Run seeds side by side; folders inside the first one's are removed afterwards.
-
-    A model this small gains little from a second thread and a lot from a core of its own, and in
-    one thread its numbers do not depend on how many cores there are.
-    """
-    processes = min(processes or num_cores(), len(jobs))
-    with (
-        ProcessPoolExecutor(
-            processes, multiprocessing.get_context("spawn"), initializer=start_worker
-        ) as pool,
-        progress("seeds", len(jobs)) as advance,
-    ):
-        runs = []
-        for job, run in zip(jobs, pool.map(run_seed, jobs), strict=True):
-            runs.append(run)
-            if job.folder != jobs[0].folder:
-                shutil.rmtree(job.folder)
-            advance(1)
-    return runs
-
-
-def start_worker() -> None:
-    """Keep a seed's process to one thread and off the terminal, where bars would overlap."""
-    torch.set_num_threads(1)
-    sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (as long as the process)
-
-
-def num_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """Keep torch to one thread."""
@@ -311,44 +202,6 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def run_seed(job: SeedJob) -> SeedRun:
-    """Index a catalogue, train a model on it and measure every mode.
-
-    Raises:
-        AssertionError: if `exact` kept a beam, or generated a SID, that no eligible ad is below.
-    """
-    seed, settings, requests = job.seed, job.settings, job.requests
-    index = build_index(job.rows, demo_schema(), job.folder / "index")
-    features = FeatureSpec.load(str(files("grace.demo").joinpath("features.yaml")))
-    config = dataclasses.replace(
-        settings.run, train=dataclasses.replace(settings.run.train, seed=seed)
-    )
-    started = time.perf_counter()
-    fitted = train(
-        index, features, requests.train, requests.valid, job.folder / "model", config=config
-    )
-    trained = time.perf_counter()
-    model = load_model(job.folder / "model")
-    modes, evaluation = measure_modes(index, model, requests.test, settings.plan, settings.ks)
-    for metric, value in modes["exact"].items():
-        if metric == "eligible SIDs" and value != 1:
-            raise AssertionError(
-                f"seed {seed}: exact generated SIDs that are not eligible: {value}"
-            )
-        if metric.startswith("wasted beams") and value != 0:
-            raise AssertionError(f"seed {seed}: exact: {metric}: {value}")
-    return SeedRun(
-        seed=seed,
-        epochs=len(fitted.history),
-        train_seconds=trained - started,
-        retrieve_seconds=time.perf_counter() - trained,
-        valid_recall=fitted.best["valid_recall"],
-        recall_at=fitted.recall_at,
-        eligible_targets=evaluation.num_eligible / evaluation.num_evaluated,
-        modes=modes,
-    )
 
 
 Modes = dict[str, dict[str, float | None]]

@@ -12,7 +12,7 @@ from grace.errors import CatalogError
 from grace.index.rules import RangeRules, RuleTables, ValueRules
 
 MAX_INTERVALS = 4096
-MAX_CATEGORICAL_VALUES = 4096
+MAX_CATEGORICAL_VALUES = 16_384
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,13 @@ from typer.testing import CliRunner
 
 from grace.cli import app
 from grace.decode import BeamPlan
-from grace.demo import pipeline
+from grace.demo import pipeline, seeds
 from grace.demo.brute_force import check_against_brute_force
 from grace.demo.folder import REPORT_FILE, replaced_folder
 from grace.demo.measure import seed_mean
 from grace.demo.movielens import MovieLens
-from grace.demo.pipeline import DemoSettings, run_demo, run_seed
+from grace.demo.pipeline import run_demo
+from grace.demo.settings import DemoSettings
 from grace.demo.show import next_commands, show
 from grace.errors import ConfigError
 from grace.index import MATCHERS, Index
@@ -116,7 +118,7 @@ def test_brute_force_notices_a_film_that_is_missing(report, few, out):
 
 def test_a_second_run_replaces_the_first(few, tmp_path, monkeypatch):
     # In this process: another start of worker processes would only take time.
-    monkeypatch.setattr(pipeline, "run_seeds", lambda jobs, _: list(map(run_seed, jobs)))
+    monkeypatch.setattr(seeds, "ProcessPoolExecutor", lambda *_, **__: ThreadPoolExecutor(1))
     out = tmp_path / "out"
     out.mkdir()
     (out / REPORT_FILE).write_text("{}")

@@ -62,15 +62,16 @@ class TextTable:
         ]
         found = np.full(len(texts), -1, np.int64)
         hashes = np.array([_hash(text) for _, text in known], np.int64)
-        first = np.searchsorted(self.hashes.numpy(), hashes)
-        for (i, text), digest, position in zip(known, hashes, first, strict=True):
+        ascending, numbers = self.hashes.numpy(), self.numbers.numpy()
+        stored, offsets = self.text.numpy(), self.offsets.numpy()
+        first = np.searchsorted(ascending, hashes)
+        last = np.searchsorted(ascending, hashes, side="right")
+        for k in np.flatnonzero(first < last).tolist():
+            i, text = known[k]
             # Two texts may share a hash: their entries are neighbours.
-            while position < len(self) and int(self.hashes[position]) == digest:
-                number = int(self.numbers[position])
-                if self[number].encode() == text:
+            for number in numbers[first[k] : last[k]].tolist():
+                if stored[offsets[number] : offsets[number + 1]].tobytes() == text:
                     found[i] = number
-                    break
-                position += 1
         return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 
@@ -20,6 +21,9 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except GraceError as error:
             message = str(error)
+        except BrokenPipeError:  # the reader, such as `head`, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
         except OSError as error:
             message = f"{error.filename or 'system'}: {error.strerror or error}"
         typer.echo(f"error: {message}", err=True)

@@ -52,6 +52,8 @@ def info(index: IndexDirectory, as_json: AsJson = False) -> None:
     from rich.table import Table
 
     console = Console()
+    if not console.is_terminal:
+        console.width = 120  # a file has no width that cells should wrap at
     console.print(
         f"version {found.version}: {found.ads:,} ads ({found.paused_ads:,} paused) on "
         f"{found.sids:,} SIDs of {found.levels} tokens below {found.vocab_size:,}; "
@@ -64,21 +66,25 @@ def info(index: IndexDirectory, as_json: AsJson = False) -> None:
         f"distinct rules: {distinct or 'none'}; windows {found.windows:,}; "
         f"signatures {found.signatures:,}"
     )
-    table = Table(title="matcher rows and MB, stored per transition -> each distinct row once")
-    for heading in ("prefix length", "transitions", "bitmask rows", "bitmask MB", "bitmask fill",
-                    "Bloom rows", "Bloom MB", "Bloom fill"):  # fmt: skip
-        table.add_column(heading, justify="right")
+    storage = Table(title="Matcher storage: a row per transition → each distinct row once")
+    for heading in ("prefix length", "transitions", "bitmask rows", "bitmask MB", "Bloom rows",
+                    "Bloom MB"):  # fmt: skip
+        storage.add_column(heading, justify="right")
+    fill = Table(title="Mean fill rate: share of 1 bits, lower is more selective")
+    for heading in ("prefix length", "bitmask", "Bloom"):
+        fill.add_column(heading, justify="right")
     for level in found.per_level:
+        length = str(level.level) if level.level else "0 (root)"
         cells = []
         for matcher in (level.bitmask, level.bloom):
             cells += [
                 f"{matcher.rows:,} → {matcher.distinct_rows:,}",
                 f"{matcher.num_bytes / 1e6:.3f} → {matcher.distinct_bytes / 1e6:.3f}",
-                f"{matcher.fill_rate:.3f}",
             ]
-        table.add_row(str(level.level) if level.level else "0 (root)",
-                      f"{level.transitions:,}", *cells)  # fmt: skip
-    console.print(table)
+        storage.add_row(length, f"{level.transitions:,}", *cells)
+        fill.add_row(length, f"{level.bitmask.fill_rate:.3f}", f"{level.bloom.fill_rate:.3f}")
+    console.print(storage)
+    console.print(fill)
 
 
 def verify(index: IndexDirectory, as_json: AsJson = False) -> None:

@@ -1,6 +1,8 @@
 """`grace retrieve`: odd requests fail alone, odd files are named."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from model_cases import small_index, small_model
@@ -79,3 +81,15 @@ def test_an_output_that_cannot_be_is_found_before_the_work(folder):
     result = run(folder, b'{"id": 1}')
     assert result.exit_code == 2
     assert "out.jsonl: is a directory; name a file" in result.output
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(folder):
+    run(folder, b'{"id": 1}\n' * 400)
+    command = (
+        f"{sys.executable} -m grace retrieve --index {folder}/index --model {folder}/model "
+        f"--requests {folder}/requests.jsonl --out - | head -1"
+    )
+    ended = subprocess.run(command, shell=True, capture_output=True, check=False)
+    assert len(ended.stdout.splitlines()) == 1
+    assert b"Traceback" not in ended.stderr
+    assert b"error" not in ended.stderr

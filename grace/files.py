@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files at the boundary: written whole or not at all, read with faults that fit one line."""
 
 from __future__ import annotations
 
@@ -63,6 +63,23 @@ def _is_running(process: int) -> bool:
     except (PermissionError, OverflowError):  # somebody else's, or no process id at all
         return True
     return True
+
+
+def read_yaml(path: str | os.PathLike) -> object:
+    """Return what a YAML file holds.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is no YAML, saying in one line why.
+    """
+    import yaml
+
+    # What PyYAML lets out for scalars that are no date, number or boolean, and for deep nesting.
+    stray = (KeyError, AttributeError, OverflowError, RecursionError)
+    try:
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8-sig"))
+    except (yaml.YAMLError, ValueError, *stray) as error:
+        raise ValueError(" ".join(str(error).split())) from None
 
 
 def sync_directory(path: Path) -> None:

@@ -6,16 +6,14 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from grace.catalog.values import attribute_value, describe, printable
 from grace.errors import SchemaError
+from grace.files import read_yaml
 
 KINDS = ("categorical", "range", "set")
 # One bit per attribute, next to paused and window, in the 64-bit word of failed checks.
 MAX_ATTRIBUTES = 62
-# What PyYAML lets out for scalars that are no date, number or boolean, and for deep nesting.
-BAD_SCALARS = (ValueError, KeyError, AttributeError, OverflowError, RecursionError)
 # Names that the funnel's counts already use.
 RESERVED = ("paused", "window")
 
@@ -58,13 +56,10 @@ class Schema:
         Raises:
             SchemaError: if the file is missing, no YAML, or does not describe attributes.
         """
-        import yaml
-
         try:
-            content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError, *BAD_SCALARS) as error:
-            reason = " ".join(str(error).split())
-            raise SchemaError(f"{path}: cannot be read as a YAML schema: {reason}") from None
+            content = read_yaml(path)
+        except (OSError, ValueError) as error:
+            raise SchemaError(f"{path}: cannot be read as a YAML schema: {error}") from None
         try:
             return Schema.from_dict(content)
         except SchemaError as error:

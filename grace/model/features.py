@@ -6,14 +6,13 @@ import dataclasses
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from grace.catalog.schema import BAD_SCALARS
 from grace.catalog.values import describe
 from grace.errors import ConfigError, RequestError
+from grace.files import read_yaml
 from grace.model.feature_table import FeatureTable
 from grace.model.fields import FIELD_KINDS, Field, SequenceField
 
@@ -38,14 +37,12 @@ class FeatureSpec:
         Raises:
             ConfigError: if the file is missing, not YAML, or declares a field wrongly.
         """
-        import yaml
-
         try:
-            table = yaml.safe_load(Path(path).read_text(encoding="utf-8-sig"))
+            table = read_yaml(path)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-        except (yaml.YAMLError, *BAD_SCALARS) as error:
-            raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+        except ValueError as error:
+            raise ConfigError(f"{path}: not YAML: {error}") from None
         try:
             return cls.from_dict(table)
         except ConfigError as error:

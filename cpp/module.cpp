@@ -5,10 +5,16 @@
 #include "filter.h"
 #include "logsumexp.h"
 #include "select.h"
+#include "sort.h"
+#include "tables.h"
+#include "trie.h"
 
 NB_MODULE(_native, module) {
-    module.doc() = "Host hot paths of Grace (C++20): the last filter and the constrained selection.";
+    module.doc() = "Host hot paths of Grace (C++20): building, matching, selecting and filtering.";
     bind_filter(module);
     bind_logsumexp(module);
     bind_select(module);
+    bind_sort(module);
+    bind_tables(module);
+    bind_trie(module);
 }

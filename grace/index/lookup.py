@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
+
+from grace import _native
+from grace.index.offsets import fitted
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,8 @@ class TextTable:
         text: uint8, the texts' UTF-8 bytes, one after the other.
         offsets: int64 [N + 1], bounds into `text`.
         hashes: int64 [N], xxh64 of each text, ascending.
-        numbers: int64 [N], the number of the text that has each hash.
+        numbers: int32 or int64 [N], the number of the text that has each hash; equal hashes are in
+            the order of their texts' numbers.
     """
 
     text: Tensor
@@ -27,18 +32,22 @@ class TextTable:
     numbers: Tensor
 
     @staticmethod
-    def build(texts: Sequence[str]) -> TextTable:
-        """Return the table of distinct texts, numbered in the order given."""
-        encoded = [text.encode() for text in texts]
-        hashes = np.array([_hash(text) for text in encoded], np.int64)
-        numbers = np.argsort(hashes, kind="stable").astype(np.int64)
-        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+    def build(texts: pa.Array, workers: int = 1) -> TextTable:
+        """Return the table of distinct texts, a large_string array, numbered in the order given."""
+        text, offsets = text_buffers(texts)
+        hashes = _native.hash_texts(text, offsets, workers)
+        numbers = _native.argsort(hashes, workers)
         return TextTable(
-            text=torch.from_numpy(np.frombuffer(b"".join(encoded), np.uint8).copy()),
-            offsets=torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)),
+            text=torch.from_numpy(text),
+            offsets=torch.from_numpy(offsets),
             hashes=torch.from_numpy(hashes[numbers]),
-            numbers=torch.from_numpy(numbers),
+            numbers=torch.from_numpy(fitted(numbers, len(numbers))),
         )
+
+    def to_arrow(self) -> pa.Array:
+        """Return the texts by number, a large_string array that shares this table's memory."""
+        buffers = [None, pa.py_buffer(self.offsets.numpy()), pa.py_buffer(self.text.numpy())]
+        return pa.Array.from_buffers(pa.large_string(), len(self), buffers)
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -81,20 +90,18 @@ class IntegerTable:
 
     Attributes:
         values: int64 [N], by number.
-        ascending: int64 [N], sorted.
-        numbers: int64 [N], the number of each entry of `ascending`.
+        numbers: int32 or int64 [N], the numbers in the order of their values.
     """
 
     values: Tensor
-    ascending: Tensor
     numbers: Tensor
 
     @staticmethod
-    def build(values: np.ndarray) -> IntegerTable:
+    def build(values: np.ndarray, workers: int = 1) -> IntegerTable:
         """Return the table of distinct int64 [N], numbered in the order given."""
         values = np.array(values, np.int64)  # Arrow lends memory that may not be written
-        numbers = np.argsort(values, kind="stable").astype(np.int64)
-        return IntegerTable(*map(torch.from_numpy, (values, values[numbers], numbers)))
+        numbers = fitted(_native.argsort(values, workers), len(values))
+        return IntegerTable(torch.from_numpy(values), torch.from_numpy(numbers))
 
     def __len__(self) -> int:
         return len(self.values)
@@ -106,6 +113,18 @@ class IntegerTable:
         """Return the integers with the given numbers, int64 [n]."""
         return self.values.numpy()[numbers].tolist()
 
+    def rank(self, wanted: np.ndarray) -> np.ndarray:
+        """Return int64 [n], how many of the table's values are less than each of int64 [n]."""
+        values, numbers = self.values.numpy(), self.numbers.numpy()
+        low = np.zeros(len(wanted), np.int64)
+        high = np.full(len(wanted), len(self), np.int64)
+        for _ in range(len(self).bit_length()):
+            middle = (low + high) // 2
+            less = low < high
+            less &= values[numbers[np.minimum(middle, len(self) - 1)]] < wanted
+            low, high = np.where(less, middle + 1, low), np.where(less, high, middle)
+        return low
+
     def find(self, values: Sequence[object]) -> np.ndarray:
         """Return int64 [n], the number of each integer, or -1; what is no int64 is never found."""
         known = [
@@ -115,13 +134,21 @@ class IntegerTable:
             and not isinstance(value, bool)
             and -(2**63) <= value < 2**63
         ]
-        wanted = np.array([values[i] for i in known], np.int64)
-        position = np.minimum(np.searchsorted(self.ascending.numpy(), wanted), len(self) - 1)
         found = np.full(len(values), -1, np.int64)
         if len(self):
-            hit = self.ascending.numpy()[position] == wanted
-            found[known] = np.where(hit, self.numbers.numpy()[position], -1)
+            wanted = np.array([values[i] for i in known], np.int64)
+            candidates = self.numbers.numpy()[np.minimum(self.rank(wanted), len(self) - 1)]
+            found[known] = np.where(self.values.numpy()[candidates] == wanted, candidates, -1)
         return found
+
+
+def text_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return uint8 UTF-8 bytes and int64 [N + 1] offsets of a large_string array without nulls."""
+    _, offsets, data = texts.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    text = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    # Copies: torch wants memory that may be written, and a slice begins at its own first byte.
+    return text[bounds[0] : bounds[-1]].copy(), bounds - bounds[0]
 
 
 def _hash(text: bytes) -> int:

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grace import _native
+
 
 @dataclass(frozen=True)
 class Trie:
@@ -20,7 +22,7 @@ class Trie:
 
     Attributes:
         level_offsets: int64 [L + 2], first node of levels 0..L, and the number of nodes S.
-        child_offsets: int64 [S - N + 1], bounds of each inner node's entries.
+        child_offsets: int32 or int64 [S - N + 1], bounds of each inner node's entries.
         child_tokens: int32 [S - 1], the token that leads to node `e + 1`, ascending within a node.
     """
 
@@ -56,17 +58,8 @@ class Trie:
     @cached_property
     def sids(self) -> np.ndarray:
         """int32 [N, L], all SIDs, ascending."""
-        level_offsets, tokens = self.level_offsets.numpy(), self.child_tokens.numpy()
-        sids = np.empty((self.level_sizes[-1], self.num_levels), np.int32)
-        node = np.arange(self.first_leaf, self.num_nodes)
-        for level in range(self.num_levels, 0, -1):
-            sids[:, level - 1] = tokens[node - 1]
-            if level > 1:
-                # The parent of node e + 1 is the last one whose entries start at or before e.
-                first, last = level_offsets[level - 1], level_offsets[level]
-                offsets = self.child_offsets.numpy()[first:last]
-                node = first + np.searchsorted(offsets, node - 1, side="right") - 1
-        return sids
+        arrays = (self.level_offsets, self.child_offsets, self.child_tokens)
+        return _native.trie_sids(*(array.numpy() for array in arrays), 1)
 
     def find(self, sids: np.ndarray) -> np.ndarray:
         """Return int64 [n], the index of each SID of [n, L] ints; -1 where there is none."""
@@ -83,7 +76,8 @@ def find_children(
     child_offsets: np.ndarray, child_tokens: np.ndarray, nodes: np.ndarray, tokens: np.ndarray
 ) -> np.ndarray:
     """Return int64 [n], the child of each inner node along a token, or -1; a binary search each."""
-    low, high = child_offsets[nodes], child_offsets[nodes + 1]
+    # 64 bits, so that the sum of two offsets fits whatever they are stored in.
+    low, high = (child_offsets[n].astype(np.int64) for n in (nodes, nodes + 1))
     last = high
     for _ in range(int((high - low).max(initial=0)).bit_length()):
         middle = (low + high) // 2
@@ -93,26 +87,21 @@ def find_children(
     return np.where(found, low + 1, -1)
 
 
-def build_trie(sids: np.ndarray) -> Trie:
-    """Build the trie of sorted, distinct SIDs, int32 [N, L] with N and L at least 1."""
-    num_sids, num_levels = sids.shape
-    starts = np.zeros(num_sids, bool)  # whether the i-th SID is the first with its prefix
-    starts[0] = True
-    sizes, tokens, child_counts = [1], [], []
-    parents = np.zeros(num_sids, np.int64)  # of each SID, its prefix's rank in the level above
-    for level in range(num_levels):
-        starts[1:] |= sids[1:, level] != sids[:-1, level]
-        first = np.flatnonzero(starts)
-        tokens.append(sids[first, level])
-        child_counts.append(np.bincount(parents[first], minlength=sizes[-1]))
-        sizes.append(len(first))
-        parents = np.cumsum(starts) - 1
-    return Trie(
-        level_offsets=torch.from_numpy(np.cumsum([0, *sizes], dtype=np.int64)),
-        child_offsets=torch.from_numpy(_offsets(np.concatenate(child_counts))),
-        child_tokens=torch.from_numpy(np.concatenate(tokens)),
-    )
+def build_trie(
+    sids: np.ndarray, order: np.ndarray | None = None, workers: int = 1
+) -> tuple[Trie, np.ndarray]:
+    """Build the trie of ads' SIDs, of which many may be equal.
 
+    Args:
+        sids: int32 [A, L], A and L at least 1.
+        order: uint32 [A], the rows of `sids` in the order in which they ascend; None if they do.
+        workers: threads; the result does not depend on them.
 
-def _offsets(counts: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    Returns:
+        The trie, and `sid_ad_offsets`, int32 or int64 [N + 1]: the ads of each SID, in that order.
+
+    Raises:
+        ValueError: if the SIDs do not ascend.
+    """
+    *arrays, sid_ad_offsets = _native.build_trie(np.ascontiguousarray(sids), order, workers)
+    return Trie(*map(torch.from_numpy, arrays)), sid_ad_offsets

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 from grace.catalog.rows import BATCH_ROWS, iter_rows
 from grace.catalog.rules import Rule, RuleFault, parse_rule
 from grace.catalog.schema import Attribute, Schema
+from grace.catalog.tables import ALWAYS, Catalog, RangeTable, ValueTable
 from grace.catalog.values import INT64_MAX, INT64_MIN, checked_text, describe, instant
 from grace.errors import CatalogError
 from grace.progress import progress
@@ -19,39 +19,11 @@ from grace.progress import progress
 COLUMNS = ("ad_id", "sid", "rules", "start", "end", "paused")
 MAX_TOKEN = 2**31 - 2  # so that the largest token + 1 is an int32 too
 MAX_LEVELS = 32
-ALWAYS = (INT64_MIN, INT64_MAX)
 
 Window = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Catalog:
-    """N ads in file order, with every distinct rule, window and signature once.
-
-    A signature is a tuple of one rule id per attribute and a window id. Id 0 is always "no rule"
-    and "always"; other ids are in order of first appearance.
-
-    Attributes:
-        ad_ids: int64 or string array [N].
-        sids: int32 [N, L].
-        rules: per attribute, its distinct rules; entry 0 is None.
-        windows: distinct `(start, end)` in microseconds since 1970-01-01 UTC; entry 0 is `ALWAYS`.
-        signatures: int32 [num_signatures, num_attributes + 1], distinct rows.
-        ad_signatures: int32 [N], row of `signatures`.
-        paused: bool [N].
-    """
-
-    schema: Schema
-    ad_ids: pa.Array
-    sids: np.ndarray
-    rules: tuple[list[Rule | None], ...]
-    windows: list[Window]
-    signatures: np.ndarray
-    ad_signatures: np.ndarray
-    paused: np.ndarray
-
-
-def read_catalog(source: object, schema: Schema) -> Catalog:
+def read_catalog(source: object, schema: Schema, workers: int = 1) -> Catalog:
     """Read and check a catalogue whose ads have SIDs; memory holds the result, never the file.
 
     Args:
@@ -119,8 +91,8 @@ class _Columns:
             schema=self.schema,
             ad_ids=ad_ids,
             sids=np.frombuffer(self.tokens, np.int32).reshape(-1, self.num_levels),
-            rules=tuple(rules.rules for rules in self.rules),
-            windows=list(self.windows),
+            rules=tuple(map(_table, self.rules)),
+            windows=np.array(list(self.windows), np.int64),
             signatures=np.array(list(self.signatures), np.int32).reshape(
                 len(self.signatures), len(self.rules) + 1
             ),
@@ -255,3 +227,17 @@ class _RuleDictionary:
 
 
 _NAMES = {str: "a string", int: "an integer"}
+
+
+def _table(rules: _RuleDictionary) -> RangeTable | ValueTable:
+    if rules.attribute.kind == "range":
+        ends = [(-np.inf, np.inf) if rule is None else (rule.min, rule.max) for rule in rules.rules]
+        return RangeTable(*np.array(ends).T.copy())
+    pairs = [((), ()) if rule is None else (rule.include, rule.exclude) for rule in rules.rules]
+    ids: dict[str, int] = {}
+    columns = []
+    for side in (0, 1):
+        columns.append(np.cumsum([0, *(len(pair[side]) for pair in pairs)], dtype=np.int64))
+        flat = [ids.setdefault(value, len(ids)) for pair in pairs for value in pair[side]]
+        columns.append(np.array(flat, np.int32))
+    return ValueTable(pa.array(list(ids), pa.large_string()), *columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from grace.catalog import Catalog, Schema
+from grace.catalog import Catalog, RangeRule, RangeTable, Rule, Schema, SetRule, ValueTable
 from grace.index.bloom import BloomShape
 from grace.index.conservative import UnionMatcher, build_union_matcher
 from grace.index.lookup import IntegerTable, TextTable
@@ -75,12 +76,12 @@ def _rule_tables(catalog: Catalog) -> tuple[RuleTables, np.ndarray]:
     """Return the tables in an order of their own, and the new id of each catalogue signature."""
     signatures = np.empty_like(catalog.signatures)
     rules = []
-    for attribute, distinct in enumerate(catalog.rules):
-        ordered, new_ids = sorted_rules(distinct)
+    for attribute, table in enumerate(catalog.rules):
+        ordered, new_ids = sorted_rules(_rules(table))
         ranged = catalog.schema.attributes[attribute].kind == "range"
         rules.append((RangeRules if ranged else ValueRules).build(ordered))
         signatures[:, attribute] = new_ids[catalog.signatures[:, attribute]]
-    windows, new_ids = sorted_windows(catalog.windows)
+    windows, new_ids = sorted_windows(list(map(tuple, catalog.windows.tolist())))
     signatures[:, -1] = new_ids[catalog.signatures[:, -1]]
     order = np.lexsort(signatures.T[::-1])
     signature_ids = np.empty(len(order), np.int32)
@@ -92,6 +93,21 @@ def _rule_tables(catalog: Catalog) -> tuple[RuleTables, np.ndarray]:
         signatures=torch.from_numpy(signatures[order]),
     )
     return tables, signature_ids
+
+
+def _rules(table: RangeTable | ValueTable) -> list[Rule | None]:
+    if isinstance(table, RangeTable):
+        pairs = zip(table.min[1:].tolist(), table.max[1:].tolist(), strict=True)
+        return [None, *(RangeRule(*pair) for pair in pairs)]
+    values = table.values.to_pylist()
+    sides = []
+    for offsets, ids in (
+        (table.include_offsets, table.include_values),
+        (table.exclude_offsets, table.exclude_values),
+    ):
+        bounds = itertools.pairwise(offsets.tolist())
+        sides.append([tuple(sorted(values[i] for i in ids[a:b].tolist())) for a, b in bounds])
+    return [None, *(SetRule(*pair) for pair in zip(*(side[1:] for side in sides), strict=True))]
 
 
 def _id_table(ad_ids: pa.Array) -> TextTable | IntegerTable:

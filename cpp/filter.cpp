@@ -24,9 +24,9 @@ struct RangeRules {
 
 // The distinct rules of a categorical or set attribute, as value ids in CSR form; rule 0 is empty.
 struct ValueRules {
-    In1<int64_t> include_offsets;
+    Offsets include_offsets;
     In1<int32_t> include_values;
-    In1<int64_t> exclude_offsets;
+    Offsets exclude_offsets;
     In1<int32_t> exclude_values;
     int64_t num_values;
 };
@@ -52,7 +52,7 @@ struct Request {
 class AdFilter {
 public:
     AdFilter(In2<int32_t> signatures, In1<int32_t> ad_signatures, In2<int64_t> windows,
-             In1<int64_t> sid_ad_offsets, nb::list rules)
+             nb::handle sid_ad_offsets, nb::list rules)
         : signatures_(signatures),
           ad_signatures_(ad_signatures),
           windows_(windows),
@@ -63,9 +63,8 @@ public:
                 ranges_.push_back({nb::cast<In1<double>>(arrays[0]), nb::cast<In1<double>>(arrays[1])});
                 slot_.push_back({true, ranges_.size() - 1});
             } else {
-                sets_.push_back({nb::cast<In1<int64_t>>(arrays[0]), nb::cast<In1<int32_t>>(arrays[1]),
-                                 nb::cast<In1<int64_t>>(arrays[2]), nb::cast<In1<int32_t>>(arrays[3]),
-                                 nb::cast<int64_t>(arrays[4])});
+                sets_.push_back({Offsets(arrays[0]), nb::cast<In1<int32_t>>(arrays[1]), Offsets(arrays[2]),
+                                 nb::cast<In1<int32_t>>(arrays[3]), nb::cast<int64_t>(arrays[4])});
                 slot_.push_back({false, sets_.size() - 1});
             }
         }
@@ -96,7 +95,7 @@ public:
     nb::tuple expand(In1<int64_t> sids, In1<uint8_t> paused, int64_t at, In1<uint8_t> known,
                      In1<double> numbers, nb::list value_ids) const {
         Request request = prepare(at, known, numbers, value_ids);
-        const int64_t num_sids = static_cast<int64_t>(sid_ad_offsets_.shape(0)) - 1;
+        const int64_t num_sids = static_cast<int64_t>(sid_ad_offsets_.size()) - 1;
         std::vector<int64_t> kept, rows;
         std::vector<int64_t> dropped(kFirstAttribute + slot_.size());
         int64_t expanded = 0;
@@ -106,8 +105,8 @@ public:
                 const int64_t sid = sids.data()[row];
                 if (sid < 0 || sid >= num_sids)
                     throw std::out_of_range("no SID with index " + std::to_string(sid));
-                const int64_t first = sid_ad_offsets_.data()[sid];
-                const int64_t last = sid_ad_offsets_.data()[sid + 1];
+                const int64_t first = sid_ad_offsets_[sid];
+                const int64_t last = sid_ad_offsets_[sid + 1];
                 expanded += last - first;
                 for (int64_t ad = first; ad < last; ++ad) {
                     const uint64_t refusal = refusals<true>(ad, paused.data(), request);
@@ -183,19 +182,19 @@ private:
             return rules.min.data()[rule] <= value.number && value.number <= rules.max.data()[rule];
         }
         const ValueRules& rules = sets_[slot.position];
-        const int64_t* include = rules.include_offsets.data() + rule;
-        const int64_t* exclude = rules.exclude_offsets.data() + rule;
+        const size_t row = static_cast<size_t>(rule);
         const int32_t* included = rules.include_values.data();
         const int32_t* excluded = rules.exclude_values.data();
-        return (include[0] == include[1] ||
-                value.carries_any(included + include[0], included + include[1])) &&
-               !value.carries_any(excluded + exclude[0], excluded + exclude[1]);
+        const int64_t first = rules.include_offsets[row], last = rules.include_offsets[row + 1];
+        return (first == last || value.carries_any(included + first, included + last)) &&
+               !value.carries_any(excluded + rules.exclude_offsets[row],
+                                  excluded + rules.exclude_offsets[row + 1]);
     }
 
     In2<int32_t> signatures_;
     In1<int32_t> ad_signatures_;
     In2<int64_t> windows_;
-    In1<int64_t> sid_ad_offsets_;
+    Offsets sid_ad_offsets_;
     std::vector<RangeRules> ranges_;
     std::vector<ValueRules> sets_;
     std::vector<Slot> slot_;  // attribute -> its kind and place in ranges_ or sets_
@@ -205,7 +204,7 @@ private:
 
 void bind_filter(nb::module_& module) {
     nb::class_<AdFilter>(module, "AdFilter", "Decides ads by their own rules; see grace.index.filter.")
-        .def(nb::init<In2<int32_t>, In1<int32_t>, In2<int64_t>, In1<int64_t>, nb::list>(),
+        .def(nb::init<In2<int32_t>, In1<int32_t>, In2<int64_t>, nb::handle, nb::list>(),
              nb::arg("signatures"), nb::arg("ad_signatures"), nb::arg("windows"),
              nb::arg("sid_ad_offsets"), nb::arg("rules"))
         .def("explain", &AdFilter::explain, nb::arg("positions"), nb::arg("paused"), nb::arg("at"),

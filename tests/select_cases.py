@@ -10,7 +10,7 @@ def case(seed, batch, beams, vocab, levels, coarse):
     """A random step: a trie, beams at one of its levels (some dead), logits, a verdict."""
     rng = np.random.default_rng(seed)
     sids = np.unique(rng.integers(0, vocab, (rng.integers(1, 2000), levels)), axis=0)
-    trie = build_trie(sids.astype(np.int32))
+    trie, _ = build_trie(sids.astype(np.int32))
     level = rng.integers(0, levels)
     first, last = trie.level_offsets[level : level + 2].tolist()
     nodes = rng.integers(first, last, (batch, beams))

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from grace.catalog import Catalog, RangeRule, RangeTable, Rule, Schema, SetRule, ValueTable
+from grace import _native
+from grace.catalog import Catalog, Schema
+from grace.errors import CatalogError
 from grace.index.bloom import BloomShape
-from grace.index.conservative import UnionMatcher, build_union_matcher
-from grace.index.lookup import IntegerTable, TextTable
-from grace.index.rules import RangeRules, RuleTables, ValueRules, sorted_rules, sorted_windows
+from grace.index.lookup import IntegerTable, TextTable, text_buffers
+from grace.index.numbering import number_tables
+from grace.index.rules import RuleTables, ValueRules
 from grace.index.trie import Trie, build_trie
+
+MAX_CATEGORICAL_VALUES = 16_384
 
 
 @dataclass(frozen=True)
 class IndexData:
     """All arrays of an index; what a version on disk holds.
 
-    Ads are numbered by (SID, ad id), string ids by their UTF-8 bytes.
+    Ads are numbered by (SID, ad id), string ids by their UTF-8 bytes; grace.index.numbering tells
+    how signatures, rules and values are.
 
     Attributes:
         trie: prefixes of the distinct SIDs.
-        sid_ad_offsets: int64 [N + 1], the ads of each SID.
+        sid_ad_offsets: int32 or int64 [N + 1], the ads of each SID.
         ad_ids: the ads' ids by number, and back.
-        ad_signatures: int32 [num_ads], rows of `tables.signatures`.
-        ad_paused: uint8 [num_ads], as the catalogue says.
+        ad_signatures: int32 [A], rows of `tables.signatures`.
+        ad_paused: uint8 [A], as the catalogue says.
         tables: distinct rules, windows and signatures.
-        matcher: GRACE's conservative matcher.
+        bloom: the size of the conservative matchers' Bloom filters.
     """
 
     trie: Trie
@@ -41,7 +44,7 @@ class IndexData:
     ad_signatures: Tensor
     ad_paused: Tensor
     tables: RuleTables
-    matcher: UnionMatcher
+    bloom: BloomShape
 
     @property
     def schema(self) -> Schema:
@@ -49,68 +52,56 @@ class IndexData:
         return self.tables.schema
 
 
-def build_data(catalog: Catalog, bloom: BloomShape) -> IndexData:
-    """Build every array of an index from a checked catalogue."""
-    id_rank = np.empty(len(catalog.ad_ids), np.int64)
-    id_rank[pc.sort_indices(catalog.ad_ids).to_numpy()] = np.arange(len(id_rank))
-    order = np.lexsort((id_rank, *catalog.sids.T[::-1]))
-    sids = catalog.sids[order]
-    is_first = np.ones(len(sids), bool)
-    is_first[1:] = (sids[1:] != sids[:-1]).any(1)
-    sid_ad_offsets = np.append(np.flatnonzero(is_first), len(sids))
-    trie = build_trie(sids[is_first])
-    tables, signature_ids = _rule_tables(catalog)
-    ad_signatures = signature_ids[catalog.ad_signatures[order]]
+def build_data(catalog: Catalog, bloom: BloomShape, workers: int = 1) -> IndexData:
+    """Build every array of an index from a checked catalogue.
+
+    Args:
+        catalog: ads in any order.
+        bloom: the size of the conservative matchers' Bloom filters.
+        workers: threads; the result does not depend on them.
+
+    Raises:
+        CatalogError: if a categorical attribute has too many values.
+    """
+    order = ad_order(catalog, workers)
+    trie, sid_ad_offsets = build_trie(catalog.sids, order, workers)
+    tables, ad_signatures = number_tables(
+        catalog.schema, catalog.rules, catalog.windows, catalog.signatures,
+        catalog.ad_signatures, order, workers,
+    )  # fmt: skip
+    check_categorical(tables)
     return IndexData(
         trie=trie,
         sid_ad_offsets=torch.from_numpy(sid_ad_offsets),
-        ad_ids=_id_table(catalog.ad_ids.take(pa.array(order))),
+        ad_ids=_id_table(catalog.ad_ids, order, workers),
         ad_signatures=torch.from_numpy(ad_signatures),
         ad_paused=torch.from_numpy(catalog.paused[order].astype(np.uint8)),
         tables=tables,
-        matcher=build_union_matcher(tables, trie, sid_ad_offsets, ad_signatures, bloom),
+        bloom=bloom,
     )
 
 
-def _rule_tables(catalog: Catalog) -> tuple[RuleTables, np.ndarray]:
-    """Return the tables in an order of their own, and the new id of each catalogue signature."""
-    signatures = np.empty_like(catalog.signatures)
-    rules = []
-    for attribute, table in enumerate(catalog.rules):
-        ordered, new_ids = sorted_rules(_rules(table))
-        ranged = catalog.schema.attributes[attribute].kind == "range"
-        rules.append((RangeRules if ranged else ValueRules).build(ordered))
-        signatures[:, attribute] = new_ids[catalog.signatures[:, attribute]]
-    windows, new_ids = sorted_windows(list(map(tuple, catalog.windows.tolist())))
-    signatures[:, -1] = new_ids[catalog.signatures[:, -1]]
-    order = np.lexsort(signatures.T[::-1])
-    signature_ids = np.empty(len(order), np.int32)
-    signature_ids[order] = np.arange(len(order), dtype=np.int32)
-    tables = RuleTables(
-        schema=catalog.schema,
-        rules=tuple(rules),
-        windows=torch.from_numpy(windows),
-        signatures=torch.from_numpy(signatures[order]),
-    )
-    return tables, signature_ids
+def ad_order(catalog: Catalog, workers: int) -> np.ndarray:
+    """Return uint32 [A], the catalogue's rows by (SID, ad id)."""
+    if pa.types.is_integer(catalog.ad_ids.type):
+        return _native.sort_by_integer_id(catalog.sids, catalog.ad_ids.to_numpy(), workers)
+    return _native.sort_by_text_id(catalog.sids, *text_buffers(catalog.ad_ids), workers)
 
 
-def _rules(table: RangeTable | ValueTable) -> list[Rule | None]:
-    if isinstance(table, RangeTable):
-        pairs = zip(table.min[1:].tolist(), table.max[1:].tolist(), strict=True)
-        return [None, *(RangeRule(*pair) for pair in pairs)]
-    values = table.values.to_pylist()
-    sides = []
-    for offsets, ids in (
-        (table.include_offsets, table.include_values),
-        (table.exclude_offsets, table.exclude_values),
-    ):
-        bounds = itertools.pairwise(offsets.tolist())
-        sides.append([tuple(sorted(values[i] for i in ids[a:b].tolist())) for a, b in bounds])
-    return [None, *(SetRule(*pair) for pair in zip(*(side[1:] for side in sides), strict=True))]
+def check_categorical(tables: RuleTables) -> None:
+    """Refuse a categorical attribute whose values would not fit a row of bits."""
+    for attribute, rules in zip(tables.schema.attributes, tables.rules, strict=True):
+        if attribute.kind != "categorical" or not isinstance(rules, ValueRules):
+            continue
+        if len(rules.values) > MAX_CATEGORICAL_VALUES:
+            raise CatalogError(
+                f"rules name {len(rules.values):,} values; a categorical attribute takes a bit "
+                f"for each and holds at most {MAX_CATEGORICAL_VALUES:,}: declare it as kind: set",
+                field=f"rules.{attribute.name}",
+            )
 
 
-def _id_table(ad_ids: pa.Array) -> TextTable | IntegerTable:
+def _id_table(ad_ids: pa.Array, order: np.ndarray, workers: int) -> TextTable | IntegerTable:
     if pa.types.is_integer(ad_ids.type):
-        return IntegerTable.build(ad_ids.to_numpy())
-    return TextTable.build(ad_ids.to_pylist())
+        return IntegerTable.build(ad_ids.to_numpy()[order], workers)
+    return TextTable.build(ad_ids.take(pa.array(order)), workers)

@@ -119,7 +119,9 @@ def build_union_matcher(
     tables_and_indices = []
     for rows in (bitmasks, blooms):
         leaves = np.bitwise_or.reduceat(rows[ad_signatures], sid_ad_offsets[:-1], axis=0)
-        nodes = or_up_the_trie(leaves, trie.level_offsets.numpy(), trie.child_offsets.numpy())
+        nodes = or_up_the_trie(
+            leaves, trie.level_offsets.numpy(), trie.child_offsets.numpy().astype(np.int64)
+        )
         tables_and_indices += map(torch.from_numpy, distinct_rows(nodes))
     return UnionMatcher(layout, shape, *tables_and_indices)
 

@@ -38,11 +38,11 @@ def exact_words(
     ads = torch.where(ad_paused == 0, signatures[ad_signatures], 0)
     words = torch.empty(trie.num_nodes, dtype=torch.int32)
     bounds = trie.level_offsets.tolist()
-    words[bounds[-2] :] = segment_or(ads, sid_ad_offsets)
+    words[bounds[-2] :] = segment_or(ads, sid_ad_offsets.long())
     for level in range(trie.num_levels - 1, -1, -1):
         first, last = bounds[level], bounds[level + 1]
         # Entry e leads to node e + 1, and the level below begins at node `last`.
-        starts = trie.child_offsets[first : last + 1] + 1 - last
+        starts = trie.child_offsets[first : last + 1].long() + 1 - last
         words[first:last] = segment_or(words[last : bounds[level + 2]], starts)
     return words
 
@@ -78,7 +78,7 @@ def _value_words(
     for b, request in enumerate(requests):
         bit = pack_requests(torch.arange(len(requests))[None] == b)
         carried[torch.from_numpy(request.value_ids[attribute]).long()] |= bit
-    included = segment_or(carried[rules.include_values], rules.include_offsets)
-    excluded = segment_or(carried[rules.exclude_values], rules.exclude_offsets)
+    included = segment_or(carried[rules.include_values], rules.include_offsets.long())
+    excluded = segment_or(carried[rules.exclude_values], rules.exclude_offsets.long())
     everyone = torch.full_like(included, -1)
     return pack_requests(known) & torch.where(rules.has_include, included, everyone) & ~excluded

@@ -18,6 +18,7 @@ from grace.index import pauses, storage
 from grace.index.bits import MAX_REQUESTS
 from grace.index.bloom import BloomShape
 from grace.index.build import IndexData, build_data
+from grace.index.conservative import UnionMatcher, build_union_matcher
 from grace.index.exact import exact_words
 from grace.index.filter import AdFilter, Expansion
 from grace.index.rules import CompiledTargeting
@@ -32,6 +33,7 @@ def build_index(
     out: str | os.PathLike | None = None,
     bloom_bits: int = 256,
     bloom_hashes: int = 4,
+    workers: int = 1,
 ) -> Index:
     """Build an index from a catalogue.
 
@@ -42,6 +44,7 @@ def build_index(
         out: directory to write a new version to and make it current; None keeps it in memory.
         bloom_bits: bits of one Bloom filter, a multiple of 64.
         bloom_hashes: bits that one value sets.
+        workers: threads; the index does not depend on them.
 
     Raises:
         CatalogError: naming the row and the field; nothing is written then.
@@ -53,7 +56,7 @@ def build_index(
     elif not isinstance(schema, Schema):
         schema = Schema.load(schema)
     shape = BloomShape(bloom_bits, bloom_hashes)
-    data = build_data(read_catalog(catalog, schema), shape)
+    data = build_data(read_catalog(catalog, schema, workers), shape, workers)
     if out is None:
         return Index(data)
     storage.save(data, out)
@@ -185,13 +188,21 @@ class Index:
             raise ValueError(f"a word holds {MAX_REQUESTS} requests, got {len(requests)}")
         data = self.data
         if matching == "bitmask+bloom":
-            return data.matcher.words(data.tables, requests)
+            return self._unions.words(data.tables, requests)
         if matching == "exact":
             return exact_words(
                 data.tables, data.trie, data.sid_ad_offsets, data.ad_signatures,
                 self.ad_paused, requests,
             )  # fmt: skip
         return None
+
+    @cached_property
+    def _unions(self) -> UnionMatcher:
+        data = self.data
+        return build_union_matcher(
+            data.tables, data.trie, data.sid_ad_offsets.numpy(), data.ad_signatures.numpy(),
+            data.bloom,
+        )  # fmt: skip
 
     def expand(self, sids: np.ndarray, request: CompiledTargeting) -> Expansion:
         """Return the eligible ads of SID indices, int64 [n], in their order, with counts."""

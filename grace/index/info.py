@@ -96,7 +96,7 @@ def index_info(index: Index) -> IndexInfo:
 
 
 def _level(index: Index, level: int) -> LevelInfo:
-    matcher = index.data.matcher
+    matcher = index._unions
     first, last = index.trie.level_offsets[level : level + 2].tolist()
     num_set_bits = matcher.bloom_rows.shape[1] * 64
     return LevelInfo(

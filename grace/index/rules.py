@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from grace.catalog import RangeRule, Rule, Schema, SetRule, Targeting
+from grace.catalog import Schema, Targeting
 from grace.index.lookup import TextTable
 
 
@@ -29,12 +27,6 @@ class RangeRules:
         """R, "no rule" included."""
         return len(self.min)
 
-    @staticmethod
-    def build(rules: Sequence[RangeRule | None]) -> RangeRules:
-        """Return the arrays of rules whose entry 0 is None."""
-        ends = [(-math.inf, math.inf) if rule is None else (rule.min, rule.max) for rule in rules]
-        return RangeRules(*torch.tensor(ends, dtype=torch.float64).T.contiguous())
-
 
 @dataclass(frozen=True)
 class ValueRules:
@@ -44,7 +36,7 @@ class ValueRules:
 
     Attributes:
         values: the values that any rule names, ascending by their UTF-8 bytes.
-        include_offsets, exclude_offsets: int64 [R + 1].
+        include_offsets, exclude_offsets: int32 or int64 [R + 1].
         include_values, exclude_values: int32, value ids, ascending within a rule.
     """
 
@@ -53,16 +45,6 @@ class ValueRules:
     include_values: Tensor
     exclude_offsets: Tensor
     exclude_values: Tensor
-
-    @staticmethod
-    def build(rules: Sequence[SetRule | None]) -> ValueRules:
-        """Return the arrays of rules whose entry 0 is None."""
-        pairs = [((), ()) if rule is None else (rule.include, rule.exclude) for rule in rules]
-        values = sorted({value for pair in pairs for side in pair for value in side})
-        numbers = {value: number for number, value in enumerate(values)}
-        includes = _lists([[numbers[value] for value in include] for include, _ in pairs])
-        excludes = _lists([[numbers[value] for value in exclude] for _, exclude in pairs])
-        return ValueRules(TextTable.build(values), *includes, *excludes)
 
     @property
     def num_rules(self) -> int:
@@ -99,9 +81,8 @@ class RuleTables:
     Attributes:
         schema: the attributes.
         rules: one table per attribute.
-        windows: int64 [num_windows, 2], start and end in microseconds since 1970-01-01 UTC; 0 is
-            always.
-        signatures: int32 [num_signatures, num_attributes + 1], rule ids and a window id.
+        windows: int64 [W, 2], start and end in microseconds since 1970-01-01 UTC; 0 is always.
+        signatures: int32 [G, num_attributes + 1], rule ids and a window id.
     """
 
     schema: Schema
@@ -119,31 +100,3 @@ class RuleTables:
             value_ids.append(found[found >= 0].astype(np.int32))
         known = np.array([value is not None for value in targeting.values], np.uint8)
         return CompiledTargeting(targeting, known, np.array(numbers, np.float64), tuple(value_ids))
-
-
-def sorted_rules(rules: Sequence[Rule | None]) -> tuple[list[Rule | None], np.ndarray]:
-    """Put rules in an order that does not depend on the catalogue's: None first, then ascending.
-
-    Returns:
-        The ordered rules, and int32 [R], the new id of each old one.
-    """
-    order = sorted(range(len(rules)), key=lambda i: (rules[i] is not None, rules[i] or ()))
-    return [rules[i] for i in order], _inverse(order)
-
-
-def sorted_windows(windows: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Keep window 0 (always) first, sort the rest; return them and the new id of each old one."""
-    order = [0, *sorted(range(1, len(windows)), key=lambda i: windows[i])]
-    return np.array([windows[i] for i in order], np.int64), _inverse(order)
-
-
-def _inverse(order: Sequence[int]) -> np.ndarray:
-    inverse = np.empty(len(order), np.int32)
-    inverse[list(order)] = np.arange(len(order), dtype=np.int32)
-    return inverse
-
-
-def _lists(lists: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
-    flat = np.array([number for numbers in lists for number in numbers], np.int32)
-    return torch.from_numpy(offsets), torch.from_numpy(flat)

@@ -62,7 +62,7 @@ def test_packed_rows_keep_every_bit(seed, num_bits):
 def test_rows_go_up_the_trie(seed, levels, num_sids):
     rng = np.random.default_rng(seed)
     sids = np.unique(rng.integers(0, 4, (num_sids, levels)), axis=0).astype(np.int32)
-    trie = build_trie(sids)
+    trie, _ = build_trie(sids)
     leaves = rng.integers(-(2**63), 2**63 - 1, (len(sids), 2))
     rows = or_up_the_trie(leaves, trie.level_offsets.numpy(), trie.child_offsets.numpy())
     node = 0

@@ -1,10 +1,16 @@
 """Ids and values by number and back."""
 
+from dataclasses import replace
+
 import numpy as np
+import pyarrow as pa
 import pytest
+import torch
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grace import _native
 from grace.index import lookup
 from grace.index.lookup import IntegerTable, TextTable
 
@@ -13,7 +19,7 @@ texts = st.lists(st.text(st.characters(codec="utf-8"), max_size=8), unique=True,
 
 @given(texts, texts)
 def test_texts_are_found_by_what_they_say(stored, asked):
-    table = TextTable.build(stored)
+    table = TextTable.build(pa.array(stored, pa.large_string()))
     known = {text: number for number, text in enumerate(stored)}
     assert table.find(asked).tolist() == [known.get(text, -1) for text in asked]
     assert table.take(np.arange(len(stored))) == stored
@@ -21,11 +27,29 @@ def test_texts_are_found_by_what_they_say(stored, asked):
 
 @given(texts, texts)
 def test_texts_that_share_a_hash_stay_apart(stored, asked):
+    def clash(text):
+        return len(text) % 2
+
+    table = TextTable.build(pa.array(stored, pa.large_string()))
+    hashes = np.array([clash(text.encode()) for text in stored], np.int64)
+    numbers = np.argsort(hashes, kind="stable")
+    table = replace(
+        table, hashes=torch.from_numpy(hashes[numbers]), numbers=torch.from_numpy(numbers)
+    )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lookup, "_hash", lambda text: len(text) % 2)
-        table = TextTable.build(stored)
+        patch.setattr(lookup, "_hash", clash)
         known = {text: number for number, text in enumerate(stored)}
         assert table.find(asked).tolist() == [known.get(text, -1) for text in asked]
+
+
+@given(
+    st.lists(st.text(max_size=80).map(lambda text: text.encode("utf-8", "replace")), max_size=20)
+)
+def test_the_native_hash_is_xxh64(texts):
+    offsets = np.cumsum([0, *map(len, texts)])
+    hashes = _native.hash_texts(np.frombuffer(b"".join(texts), np.uint8), offsets, 1)
+    wanted = [xxhash.xxh64_intdigest(text) for text in texts]
+    assert hashes.view(np.uint64).tolist() == wanted
 
 
 int64s = st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=40)
@@ -40,6 +64,8 @@ def test_integers_are_found(stored, asked):
 
 
 def test_what_is_of_another_type_is_not_found():
-    assert TextTable.build(["1", ""]).find([1, None, True, b"1", "1"]).tolist() == [-1] * 4 + [0]
+    assert TextTable.build(pa.array(["1", ""], pa.large_string())).find(
+        [1, None, True, b"1", "1"]
+    ).tolist() == [-1] * 4 + [0]
     integers = IntegerTable.build(np.array([1, 0]))
     assert integers.find(["1", True, 1.0, 2**63, None, 1]).tolist() == [-1] * 5 + [0]

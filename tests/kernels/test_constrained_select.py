@@ -30,7 +30,7 @@ def test_native_equals_reference(seed, batch, beams, vocab, levels, coarse, widt
 
 def one_node(tokens, logits, words=None, scores=0.0):
     """One beam at the root of a trie of one level."""
-    trie = build_trie(np.array(tokens, np.int32)[:, None])
+    trie, _ = build_trie(np.array(tokens, np.int32)[:, None])
     columns = torch.tensor([[logits]])
     return {
         "columns": columns,

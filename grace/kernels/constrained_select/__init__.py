@@ -62,7 +62,7 @@ def constrained_select(
     _check(columns, logsumexp, scores, nodes, words, width)
     if backend not in ("auto", "native", "reference"):
         raise ValueError(f"backend must be auto, native or reference, got {backend!r}")
-    arguments = (columns, logsumexp, scores, nodes, child_offsets, child_tokens, words)
+    arguments = (columns, logsumexp, scores, nodes, child_offsets.long(), child_tokens, words)
     if backend == "reference" or (backend == "auto" and columns.device.type != "cpu"):
         return Selection(*select_reference(*arguments, width))
     from grace import _native

@@ -58,8 +58,12 @@ class Trie:
     @cached_property
     def sids(self) -> np.ndarray:
         """int32 [N, L], all SIDs, ascending."""
+        return self.expand()
+
+    def expand(self, workers: int = 1) -> np.ndarray:
+        """Return int32 [N, L], all SIDs, ascending, without keeping them."""
         arrays = (self.level_offsets, self.child_offsets, self.child_tokens)
-        return _native.trie_sids(*(array.numpy() for array in arrays), 1)
+        return _native.trie_sids(*(array.numpy() for array in arrays), workers)
 
     def find(self, sids: np.ndarray) -> np.ndarray:
         """Return int64 [n], the index of each SID of [n, L] ints; -1 where there is none."""

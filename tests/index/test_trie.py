@@ -60,7 +60,7 @@ def test_the_number_of_workers_does_not_show():
     sids = rng.integers(0, 40, (400_000, 4), np.int32)
     ids = rng.permutation(len(sids))
     orders = [_native.sort_by_integer_id(sids, ids, workers) for workers in (1, 2, 3)]
-    tries = [build_trie(sids, order, workers) for order, workers in zip(orders, (1, 2, 3))]
+    tries = [build_trie(sids, order, 1 + i) for i, order in enumerate(orders)]
     for order, (trie, ads) in zip(orders[1:], tries[1:], strict=True):
         assert (order == orders[0]).all()
         assert (ads == tries[0][1]).all()

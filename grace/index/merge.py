@@ -1,0 +1,294 @@
+"""A base index and a delta -> the index that a full rebuild would give, without sorting the base.
+
+Removed and replaced ads leave the base's columns, new ones are put in at their places, and the
+dictionaries are renumbered in one pass, exactly as a full build numbers them: so the result is the
+same to the byte, and decoding always sees one trie.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from grace import _native
+from grace.catalog import Catalog, Changes, RangeTable, ValueTable
+from grace.errors import CatalogError
+from grace.index.build import IndexData, ad_order, check_categorical
+from grace.index.lookup import IntegerTable, TextTable, text_buffers
+from grace.index.numbering import number_tables
+from grace.index.offsets import fitted
+from grace.index.rules import RangeRules, ValueRules
+from grace.index.trie import Trie, build_trie
+
+
+def merge_data(base: IndexData, changes: Changes, workers: int = 1) -> IndexData:
+    """Apply a delta.
+
+    Args:
+        base: any version.
+        changes: ads that are new or replace those of the same id, and ids to remove; removing an ad
+            that the base lacks changes nothing.
+        workers: threads; the result does not depend on them.
+
+    Raises:
+        CatalogError: if the delta's ids or SIDs are of another kind than the base's, no ad would be
+            left, or a categorical attribute gets too many values.
+    """
+    changes = _checked(base, changes)
+    order = ad_order(changes.ads, workers)
+    ads = _in_order(changes.ads, order)
+    gone = base.ad_ids.find(pa.concat_arrays([ads.ad_ids, changes.removed]).to_pylist())
+    kept = np.ones(len(base.ad_signatures), bool)
+    kept[gone[gone >= 0]] = False
+    places = _places(base, ads)
+    source = _Source(kept, places)
+    if source.size == 0:
+        raise CatalogError("the changes would leave no ad; an index needs at least one")
+
+    rules, windows, signatures, new_signatures = _joined_tables(base, ads, workers)
+    base_sids = np.repeat(base.trie.expand(workers), np.diff(base.sid_ad_offsets.numpy()), axis=0)
+    trie, sid_ad_offsets = build_trie(source.take(base_sids, ads.sids), None, workers)
+    del base_sids
+    tables, ad_signatures = number_tables(
+        base.schema, rules, windows, signatures,
+        source.take(base.ad_signatures.numpy(), new_signatures), None, workers,
+    )  # fmt: skip
+    check_categorical(tables)
+    paused = source.take(base.ad_paused.numpy(), ads.paused.astype(np.uint8))
+    return replace(
+        base,
+        trie=trie,
+        sid_ad_offsets=torch.from_numpy(sid_ad_offsets),
+        ad_ids=_merged_ids(base.ad_ids, ads.ad_ids, source),
+        ad_signatures=torch.from_numpy(ad_signatures),
+        ad_paused=torch.from_numpy(paused),
+        tables=tables,
+    )
+
+
+class _Source:
+    """Where each ad of the result comes from.
+
+    Args:
+        kept: bool [A], which of the base's ads stay.
+        places: int64 [D], ascending: the i-th new ad stands before the base's ad `places[i]`.
+    """
+
+    def __init__(self, kept: np.ndarray, places: np.ndarray):
+        self.kept = kept
+        # A new ad's place among the kept ones, then among all: each earlier new ad moves it by one.
+        before = np.concatenate([[0], np.cumsum(kept)])
+        self.new_positions = before[places] + np.arange(len(places))
+        self.size = int(before[-1]) + len(places)
+        self.is_new = np.zeros(self.size, bool)
+        self.is_new[self.new_positions] = True
+
+    def take(self, base: np.ndarray, new: np.ndarray) -> np.ndarray:
+        """Return the result's rows from the base's and the new ones."""
+        rows = np.empty((self.size, *base.shape[1:]), base.dtype)
+        rows[~self.is_new] = base[self.kept]
+        rows[self.new_positions] = new
+        return rows
+
+    def base_positions(self) -> np.ndarray:
+        """Return int64 [A], the result's position of each of the base's ads; -1 where it left."""
+        positions = np.full(len(self.kept), -1, np.int64)
+        positions[self.kept] = np.flatnonzero(~self.is_new)
+        return positions
+
+
+def _checked(base: IndexData, changes: Changes) -> Changes:
+    """Refuse ids or SIDs of another kind; give empty columns the base's kind."""
+    integers = isinstance(base.ad_ids, IntegerTable)
+    kind = pa.int64() if integers else pa.large_string()
+    for ids in (changes.ads.ad_ids, changes.removed):
+        if len(ids) and ids.type != kind:
+            raise CatalogError(
+                f"expected {'integers' if integers else 'strings'} as in the index", field="ad_id"
+            )
+    sids, num_levels = changes.ads.sids, base.trie.num_levels
+    if len(sids) and sids.shape[1] != num_levels:
+        raise CatalogError(
+            f"expected {num_levels} tokens as in the index, got {sids.shape[1]}", field="sid"
+        )
+    ads = replace(
+        changes.ads,
+        ad_ids=changes.ads.ad_ids.cast(kind),
+        sids=sids.reshape(len(sids), num_levels),
+    )
+    return Changes(ads, changes.removed.cast(kind))
+
+
+def _in_order(ads: Catalog, order: np.ndarray) -> Catalog:
+    return replace(
+        ads,
+        ad_ids=ads.ad_ids.take(pa.array(order)),
+        sids=ads.sids[order],
+        ad_signatures=ads.ad_signatures[order],
+        paused=ads.paused[order],
+    )
+
+
+def _places(base: IndexData, ads: Catalog) -> np.ndarray:
+    """Return int64 [D], before which of the base's ads each ordered new ad belongs."""
+    first, last = _sid_ranges(base.trie, base.sid_ad_offsets.numpy(), ads.sids)
+    ids = ads.ad_ids.to_pylist()
+    for row in np.flatnonzero(last > first).tolist():
+        low, high, wanted = int(first[row]), int(last[row]), _comparable(ids[row])
+        while low < high:
+            middle = (low + high) // 2
+            if _comparable(base.ad_ids[middle]) < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        first[row] = low
+    return first
+
+
+def _comparable(ad_id: str | int) -> bytes | int:
+    return ad_id.encode() if isinstance(ad_id, str) else ad_id
+
+
+def _sid_ranges(
+    trie: Trie, sid_ad_offsets: np.ndarray, sids: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return each SID's first ad and the one past its last; a SID's place, twice, where it is new.
+
+    The place is where the search leaves the trie: before the first child with a larger token.
+    """
+    offsets, tokens = trie.child_offsets.numpy(), trie.child_tokens.numpy()
+    node = np.zeros(len(sids), np.int64)
+    inside = np.ones(len(sids), bool)  # the path so far is in the trie
+    for level in range(trie.num_levels):
+        # Outside, `node` is the first one past the SID, and so is its own first child.
+        low = offsets[node].astype(np.int64)
+        high = np.where(inside, offsets[np.minimum(node + 1, len(offsets) - 1)], low)
+        last = high.copy()
+        for _ in range(int((high - low).max(initial=0)).bit_length()):
+            middle = (low + high) // 2
+            less = (low < high) & (tokens[np.minimum(middle, len(tokens) - 1)] < sids[:, level])
+            low, high = np.where(less, middle + 1, low), np.where(less, high, middle)
+        inside &= (low < last) & (tokens[np.minimum(low, len(tokens) - 1)] == sids[:, level])
+        node = low + 1
+    leaf = node - trie.first_leaf
+    first = sid_ad_offsets[leaf].astype(np.int64)
+    return first, np.where(inside, sid_ad_offsets[np.minimum(leaf + 1, len(sid_ad_offsets) - 1)],
+                           first).astype(np.int64)  # fmt: skip
+
+
+def _joined_tables(
+    base: IndexData, ads: Catalog, workers: int
+) -> tuple[list[RangeTable | ValueTable], np.ndarray, np.ndarray, np.ndarray]:
+    """Append what only the new ads have to the base's dictionaries.
+
+    Returns:
+        Rules, windows and signatures of both, and int32 [D], the new ads' signatures among them.
+    """
+    rules, new_columns = [], []
+    for attribute, (old, new) in enumerate(zip(base.tables.rules, ads.rules, strict=True)):
+        join = _join_ranges if isinstance(old, RangeRules) else _join_lists
+        joined, new_ids = join(old, new, workers)
+        rules.append(joined)
+        new_columns.append(new_ids[ads.signatures[:, attribute]])
+    windows, new_ids = _join_rows(base.tables.windows.numpy(), ads.windows, workers)
+    new_columns.append(new_ids[ads.signatures[:, -1]])
+    new_rows = np.stack(new_columns, 1)
+    signatures, new_ids = _join_rows(base.tables.signatures.numpy(), new_rows, workers)
+    return rules, windows, signatures, new_ids[ads.ad_signatures]
+
+
+def _join_rows(old: np.ndarray, new: np.ndarray, workers: int) -> tuple[np.ndarray, np.ndarray]:
+    """Append the rows of `new` that `old` lacks; return all, and where each of `new` now stands."""
+    bits = [np.ascontiguousarray(rows).view(np.int32).reshape(len(rows), -1) for rows in (old, new)]
+    found = _native.find_rows(*bits, workers)
+    return _appended(old, new, found), _numbered(found, len(old))
+
+
+def _appended(old: np.ndarray, new: np.ndarray, found: np.ndarray) -> np.ndarray:
+    return np.concatenate([old, new[found < 0]])
+
+
+def _numbered(found: np.ndarray, num_old: int) -> np.ndarray:
+    missing = found < 0
+    return np.where(missing, num_old + np.cumsum(missing) - 1, found).astype(np.int32)
+
+
+def _join_ranges(old: RangeRules, new: RangeTable, workers: int) -> tuple[RangeTable, np.ndarray]:
+    ends = (np.stack([table_min, table_max], 1) for table_min, table_max in (
+        (old.min.numpy(), old.max.numpy()), (new.min, new.max)))  # fmt: skip
+    joined, new_ids = _join_rows(*ends, workers)
+    return RangeTable(joined[:, 0].copy(), joined[:, 1].copy()), new_ids
+
+
+def _join_lists(old: ValueRules, new: ValueTable, workers: int) -> tuple[ValueTable, np.ndarray]:
+    found = old.values.find(new.values.to_pylist()).astype(np.int32)
+    value_ids = _numbered(found, len(old.values))
+    values = pa.concat_arrays([old.values.to_arrow(), new.values.filter(pa.array(found < 0))])
+    everything = np.arange(len(new), dtype=np.int32)
+    wanted = [
+        part
+        for offsets, ids in (
+            (new.include_offsets, new.include_values), (new.exclude_offsets, new.exclude_values)
+        )
+        for part in _native.take_lists(offsets, ids, everything, value_ids, workers)
+    ]  # fmt: skip
+    stored = [
+        array.numpy()
+        for array in (
+            old.include_offsets, old.include_values, old.exclude_offsets, old.exclude_values
+        )
+    ]  # fmt: skip
+    if stored[0].dtype != stored[2].dtype:
+        stored[0], stored[2] = (offsets.astype(np.int64) for offsets in (stored[0], stored[2]))
+    places = _native.find_rules(*stored, *wanted, workers)
+    missing = np.flatnonzero(places < 0).astype(np.int32)
+    identity = np.arange(len(values), dtype=np.int32)
+    sides = []
+    for side in (0, 2):
+        offsets, ids = _native.take_lists(
+            wanted[side], wanted[side + 1], missing, identity, workers
+        )
+        old_offsets = stored[side].astype(np.int64)
+        sides += [
+            np.concatenate([old_offsets, old_offsets[-1] + offsets[1:]]),
+            np.concatenate([stored[side + 1], ids]),
+        ]
+    return ValueTable(values, *sides), _numbered(places, len(old.include_offsets) - 1)
+
+
+def _merged_ids(
+    base: IntegerTable | TextTable, new: pa.Array, source: _Source
+) -> IntegerTable | TextTable:
+    moved = source.base_positions()[base.numbers.numpy()]
+    stays = moved >= 0
+    if isinstance(base, IntegerTable):
+        values = new.to_numpy()
+        by_value = np.argsort(values)
+        merged = _Source(stays, base.rank(values[by_value]))
+        numbers = merged.take(moved, source.new_positions[by_value])
+        return IntegerTable(
+            torch.from_numpy(source.take(base.values.numpy(), values)),
+            torch.from_numpy(fitted(numbers, source.size)),
+        )
+    hashes = _native.hash_texts(*text_buffers(new), 1)
+    by_hash = np.argsort(hashes, kind="stable")
+    hashes = hashes[by_hash]
+    merged = _Source(stays, np.searchsorted(base.hashes.numpy(), hashes))
+    numbers = merged.take(moved, source.new_positions[by_hash])
+    hashes = merged.take(base.hashes.numpy(), hashes)
+    _order_equal_hashes(hashes, numbers)
+    rows = source.take(np.arange(len(base)), len(base) + np.arange(len(new)))
+    texts = pa.concat_arrays([base.to_arrow(), new]).take(pa.array(rows))
+    text, offsets = text_buffers(texts)
+    arrays = (text, offsets, hashes, fitted(numbers, source.size))
+    return TextTable(*map(torch.from_numpy, arrays))
+
+
+def _order_equal_hashes(hashes: np.ndarray, numbers: np.ndarray) -> None:
+    """Put the numbers of texts that share a hash in order, in place; there are hardly any."""
+    repeats = hashes[1:] == hashes[:-1]
+    shared = np.flatnonzero(np.append(repeats, False) | np.insert(repeats, 0, False))
+    numbers[shared] = numbers[shared][np.lexsort((numbers[shared], hashes[shared]))]

@@ -6,6 +6,7 @@
 #include "logsumexp.h"
 #include "select.h"
 #include "sort.h"
+#include "splice.h"
 #include "tables.h"
 #include "trie.h"
 
@@ -15,6 +16,7 @@ NB_MODULE(_native, module) {
     bind_logsumexp(module);
     bind_select(module);
     bind_sort(module);
+    bind_splice(module);
     bind_tables(module);
     bind_trie(module);
 }

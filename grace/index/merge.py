@@ -44,60 +44,54 @@ def merge_data(base: IndexData, changes: Changes, workers: int = 1) -> IndexData
     kept = np.ones(len(base.ad_signatures), bool)
     kept[gone[gone >= 0]] = False
     places = _places(base, ads)
-    source = _Source(kept, places)
-    if source.size == 0:
+    splice = _Splice(kept, places)
+    if not kept.any() and not len(places):
         raise CatalogError("the changes would leave no ad; an index needs at least one")
 
     rules, windows, signatures, new_signatures = _joined_tables(base, ads, workers)
     base_sids = np.repeat(base.trie.expand(workers), np.diff(base.sid_ad_offsets.numpy()), axis=0)
-    trie, sid_ad_offsets = build_trie(source.take(base_sids, ads.sids), None, workers)
+    trie, sid_ad_offsets = build_trie(splice.take(base_sids, ads.sids), None, workers)
     del base_sids
     tables, ad_signatures = number_tables(
         base.schema, rules, windows, signatures,
-        source.take(base.ad_signatures.numpy(), new_signatures), None, workers,
+        splice.take(base.ad_signatures.numpy(), new_signatures), None, workers,
     )  # fmt: skip
     check_categorical(tables)
-    paused = source.take(base.ad_paused.numpy(), ads.paused.astype(np.uint8))
+    paused = splice.take(base.ad_paused.numpy(), ads.paused.astype(np.uint8))
     return replace(
         base,
         trie=trie,
         sid_ad_offsets=torch.from_numpy(sid_ad_offsets),
-        ad_ids=_merged_ids(base.ad_ids, ads.ad_ids, source),
+        ad_ids=_merged_ids(base.ad_ids, ads.ad_ids, splice),
         ad_signatures=torch.from_numpy(ad_signatures),
         ad_paused=torch.from_numpy(paused),
         tables=tables,
     )
 
 
-class _Source:
-    """Where each ad of the result comes from.
+class _Splice:
+    """A sorted base, some rows of which leave, and where new rows go in.
 
     Args:
-        kept: bool [A], which of the base's ads stay.
-        places: int64 [D], ascending: the i-th new ad stands before the base's ad `places[i]`.
+        kept: bool [A], which of the base's rows stay.
+        places: int64 [D], ascending: the i-th new row stands before the base's row `places[i]`.
     """
 
     def __init__(self, kept: np.ndarray, places: np.ndarray):
-        self.kept = kept
-        # A new ad's place among the kept ones, then among all: each earlier new ad moves it by one.
-        before = np.concatenate([[0], np.cumsum(kept)])
-        self.new_positions = before[places] + np.arange(len(places))
-        self.size = int(before[-1]) + len(places)
-        self.is_new = np.zeros(self.size, bool)
-        self.is_new[self.new_positions] = True
+        self._kept = kept
+        self._places = places
+        self.base_positions, self.new_positions = _native.spliced_positions(kept, places)
 
     def take(self, base: np.ndarray, new: np.ndarray) -> np.ndarray:
-        """Return the result's rows from the base's and the new ones."""
-        rows = np.empty((self.size, *base.shape[1:]), base.dtype)
-        rows[~self.is_new] = base[self.kept]
-        rows[self.new_positions] = new
-        return rows
-
-    def base_positions(self) -> np.ndarray:
-        """Return int64 [A], the result's position of each of the base's ads; -1 where it left."""
-        positions = np.full(len(self.kept), -1, np.int64)
-        positions[self.kept] = np.flatnonzero(~self.is_new)
-        return positions
+        """Return the result's rows, from [A, ...] of the base and [D, ...] new ones."""
+        rows = [
+            np.ascontiguousarray(part, base.dtype).view(np.uint8).reshape(len(part), -1)
+            if len(part)
+            else np.empty((0, base.itemsize * base[:1].size), np.uint8)
+            for part in (base, new)
+        ]
+        joined = _native.splice(*rows, self._kept, self._places)
+        return joined.reshape(-1).view(base.dtype).reshape(-1, *base.shape[1:])
 
 
 def _checked(base: IndexData, changes: Changes) -> Changes:
@@ -260,30 +254,30 @@ def _join_lists(old: ValueRules, new: ValueTable, workers: int) -> tuple[ValueTa
 
 
 def _merged_ids(
-    base: IntegerTable | TextTable, new: pa.Array, source: _Source
+    base: IntegerTable | TextTable, new: pa.Array, splice: _Splice
 ) -> IntegerTable | TextTable:
-    moved = source.base_positions()[base.numbers.numpy()]
+    moved = splice.base_positions[base.numbers.numpy()]
     stays = moved >= 0
     if isinstance(base, IntegerTable):
         values = new.to_numpy()
         by_value = np.argsort(values)
-        merged = _Source(stays, base.rank(values[by_value]))
-        numbers = merged.take(moved, source.new_positions[by_value])
+        merged = _Splice(stays, base.rank(values[by_value]))
+        numbers = merged.take(moved, splice.new_positions[by_value])
         return IntegerTable(
-            torch.from_numpy(source.take(base.values.numpy(), values)),
-            torch.from_numpy(fitted(numbers, source.size)),
+            torch.from_numpy(splice.take(base.values.numpy(), values)),
+            torch.from_numpy(fitted(numbers, len(numbers))),
         )
     hashes = _native.hash_texts(*text_buffers(new), 1)
     by_hash = np.argsort(hashes, kind="stable")
     hashes = hashes[by_hash]
-    merged = _Source(stays, np.searchsorted(base.hashes.numpy(), hashes))
-    numbers = merged.take(moved, source.new_positions[by_hash])
+    merged = _Splice(stays, np.searchsorted(base.hashes.numpy(), hashes))
+    numbers = merged.take(moved, splice.new_positions[by_hash])
     hashes = merged.take(base.hashes.numpy(), hashes)
     _order_equal_hashes(hashes, numbers)
-    rows = source.take(np.arange(len(base)), len(base) + np.arange(len(new)))
+    rows = splice.take(np.arange(len(base)), len(base) + np.arange(len(new)))
     texts = pa.concat_arrays([base.to_arrow(), new]).take(pa.array(rows))
     text, offsets = text_buffers(texts)
-    arrays = (text, offsets, hashes, fitted(numbers, source.size))
+    arrays = (text, offsets, hashes, fitted(numbers, len(numbers)))
     return TextTable(*map(torch.from_numpy, arrays))
 
 

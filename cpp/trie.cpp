@@ -132,14 +132,17 @@ nb::tuple build_trie(In2<int32_t> sids, Rows order, int workers) {
                           ad_offsets);
 }
 
-// int32 [N, L]: the SIDs of a trie, ascending.
+// int32 [N, L]: the SIDs of a trie, ascending; [A, L], each once per ad, where `ad_offsets` is given.
 template <typename Offset>
 Out2<int32_t> trie_sids(In1<int64_t> level_offsets, In1<Offset> child_offsets,
-                        In1<int32_t> child_tokens, int workers) {
+                        In1<int32_t> child_tokens, nb::object ad_offsets, int workers) {
+    const std::optional<Offsets> ads =
+        ad_offsets.is_none() ? std::nullopt : std::optional<Offsets>(ad_offsets);
     const size_t levels = level_offsets.shape(0) - 2;
     const int64_t* starts = level_offsets.data();
     const size_t num_sids = static_cast<size_t>(starts[levels + 1] - starts[levels]);
-    std::vector<int32_t> sids(num_sids * levels);
+    const size_t num_rows = ads ? static_cast<size_t>((*ads)[num_sids]) : num_sids;
+    std::vector<int32_t> sids(num_rows * levels);
     {
         nb::gil_scoped_release release;
         // A piece of level 1 covers a piece of every deeper level, so threads share nothing.
@@ -148,20 +151,23 @@ Out2<int32_t> trie_sids(In1<int64_t> level_offsets, In1<Offset> child_offsets,
                                                 std::min<size_t>(roots, std::max(workers, 1)));
         const std::vector<size_t> bounds = split(roots, parts);
         in_parallel(parts, [&](size_t part) {
-            std::vector<int64_t> node(levels + 1), end(levels + 1);
+            std::vector<int64_t> node(levels + 1);
             node[1] = starts[1] + static_cast<int64_t>(bounds[part]);
-            end[1] = starts[1] + static_cast<int64_t>(bounds[part + 1]);
-            if (node[1] == end[1]) return;
+            const int64_t past = starts[1] + static_cast<int64_t>(bounds[part + 1]);
+            if (node[1] == past) return;
             for (size_t level = 2; level <= levels; ++level)
                 node[level] = child_offsets.data()[node[level - 1]] + int64_t{1};
             std::vector<int64_t> last(levels + 1);  // one past the last child of node[level - 1]
             for (size_t level = 2; level <= levels; ++level)
                 last[level] = child_offsets.data()[node[level - 1] + 1] + int64_t{1};
-            last[1] = end[1];
+            last[1] = past;
             while (true) {
-                int32_t* sid = sids.data() + static_cast<size_t>(node[levels] - starts[levels]) * levels;
-                for (size_t level = 1; level <= levels; ++level)
-                    sid[level - 1] = child_tokens.data()[node[level] - 1];
+                const size_t number = static_cast<size_t>(node[levels] - starts[levels]);
+                const size_t first = ads ? static_cast<size_t>((*ads)[number]) : number;
+                const size_t end = ads ? static_cast<size_t>((*ads)[number + 1]) : number + 1;
+                for (size_t row = first; row < end; ++row)
+                    for (size_t level = 1; level <= levels; ++level)
+                        sids[row * levels + level - 1] = child_tokens.data()[node[level] - 1];
                 size_t level = levels;
                 while (level > 0 && ++node[level] == last[level]) --level;
                 if (level == 0) return;
@@ -170,7 +176,7 @@ Out2<int32_t> trie_sids(In1<int64_t> level_offsets, In1<Offset> child_offsets,
             }
         });
     }
-    return to_numpy(std::move(sids), num_sids, levels);
+    return to_numpy(std::move(sids), num_rows, levels);
 }
 
 }  // namespace
@@ -181,7 +187,8 @@ void bind_trie(nb::module_& module) {
                "(level_offsets, child_offsets, child_tokens, sid_ad_offsets) of ads' SIDs [A, L] "
                "taken in `order`, in which they must ascend.");
     module.def("trie_sids", &trie_sids<int32_t>, nb::arg("level_offsets"), nb::arg("child_offsets"),
-               nb::arg("child_tokens"), nb::arg("workers"));
+               nb::arg("child_tokens"), nb::arg("ad_offsets").none(), nb::arg("workers"));
     module.def("trie_sids", &trie_sids<int64_t>, nb::arg("level_offsets"), nb::arg("child_offsets"),
-               nb::arg("child_tokens"), nb::arg("workers"), "int32 [N, L]: a trie's SIDs.");
+               nb::arg("child_tokens"), nb::arg("ad_offsets").none(), nb::arg("workers"),
+               "int32 [N, L]: a trie's SIDs, or [A, L]: those of its ads.");
 }

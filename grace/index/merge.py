@@ -49,7 +49,7 @@ def merge_data(base: IndexData, changes: Changes, workers: int = 1) -> IndexData
         raise CatalogError("the changes would leave no ad; an index needs at least one")
 
     rules, windows, signatures, new_signatures = _joined_tables(base, ads, workers)
-    base_sids = np.repeat(base.trie.expand(workers), np.diff(base.sid_ad_offsets.numpy()), axis=0)
+    base_sids = base.trie.expand(base.sid_ad_offsets.numpy(), workers)
     trie, sid_ad_offsets = build_trie(splice.take(base_sids, ads.sids), None, workers)
     del base_sids
     tables, ad_signatures = number_tables(

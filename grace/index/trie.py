@@ -60,10 +60,10 @@ class Trie:
         """int32 [N, L], all SIDs, ascending."""
         return self.expand()
 
-    def expand(self, workers: int = 1) -> np.ndarray:
-        """Return int32 [N, L], all SIDs, ascending, without keeping them."""
+    def expand(self, sid_ad_offsets: np.ndarray | None = None, workers: int = 1) -> np.ndarray:
+        """Return int32 [N, L], all SIDs, without keeping them; [A, L], each ad's, with offsets."""
         arrays = (self.level_offsets, self.child_offsets, self.child_tokens)
-        return _native.trie_sids(*(array.numpy() for array in arrays), workers)
+        return _native.trie_sids(*(array.numpy() for array in arrays), sid_ad_offsets, workers)
 
     def find(self, sids: np.ndarray) -> np.ndarray:
         """Return int64 [n], the index of each SID of [n, L] ints; -1 where there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -20,10 +21,14 @@ def build(
     out: Annotated[Path, typer.Option(help="Directory to write the index to.")],
     bloom_bits: Annotated[int, typer.Option(help="Bits of a Bloom filter, times 64.")] = 256,
     bloom_hashes: Annotated[int, typer.Option(help="Bits that one value sets.")] = 4,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Threads; as many as cores by default.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Build an index from a catalogue and make it the directory's current version."""
-    index = build_index(catalog, schema, out, bloom_bits, bloom_hashes)
+    workers = workers or len(os.sched_getaffinity(0))
+    index = build_index(catalog, schema, out, bloom_bits, bloom_hashes, workers)
     counts = {
         "version": index.version,
         "ads": index.num_ads,

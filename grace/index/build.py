@@ -17,6 +17,7 @@ from grace.index.lookup import IntegerTable, TextTable, text_buffers
 from grace.index.numbering import number_tables
 from grace.index.rules import RuleTables, ValueRules
 from grace.index.trie import Trie, build_trie
+from grace.progress import progress
 
 MAX_CATEGORICAL_VALUES = 16_384
 
@@ -63,17 +64,23 @@ def build_data(catalog: Catalog, bloom: BloomShape, workers: int = 1) -> IndexDa
     Raises:
         CatalogError: if a categorical attribute has too many values.
     """
-    order = ad_order(catalog, workers)
-    trie, sid_ad_offsets = build_trie(catalog.sids, order, workers)
-    tables, ad_signatures = number_tables(
-        catalog.schema, catalog.rules, catalog.windows, catalog.signatures,
-        catalog.ad_signatures, order, workers,
-    )  # fmt: skip
-    check_categorical(tables)
+    with progress("building the index", total=4) as advance:
+        order = ad_order(catalog, workers)
+        advance(1)
+        trie, sid_ad_offsets = build_trie(catalog.sids, order, workers)
+        advance(1)
+        tables, ad_signatures = number_tables(
+            catalog.schema, catalog.rules, catalog.windows, catalog.signatures,
+            catalog.ad_signatures, order, workers,
+        )  # fmt: skip
+        check_categorical(tables)
+        advance(1)
+        ad_ids = _id_table(catalog.ad_ids, order, workers)
+        advance(1)
     return IndexData(
         trie=trie,
         sid_ad_offsets=torch.from_numpy(sid_ad_offsets),
-        ad_ids=_id_table(catalog.ad_ids, order, workers),
+        ad_ids=ad_ids,
         ad_signatures=torch.from_numpy(ad_signatures),
         ad_paused=torch.from_numpy(catalog.paused[order].astype(np.uint8)),
         tables=tables,

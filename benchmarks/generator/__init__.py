@@ -1,0 +1,1 @@
+"""The seeded catalogue and request generator behind `benchmarks/catalog.py` (docs/benchmark.md)."""

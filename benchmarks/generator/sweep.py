@@ -1,0 +1,45 @@
+"""Catalogues whose eligible share is known beforehand, from one ad in 10,000 to all of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.generator.atlas import atlas
+from benchmarks.generator.campaigns import GENDERS, Audience, interests
+from benchmarks.generator.draw import Stream
+from benchmarks.generator.place_rules import PlaceRules
+from benchmarks.generator.spec import NO_TIER, VISITOR_AGE, Spec
+
+
+def let_visitor_in(audience: Audience, places: PlaceRules) -> tuple[Audience, PlaceRules]:
+    """Rules that also accept the visitor, who carries the wildcard everywhere.
+
+    The wildcard joins every list that includes something, and age ranges stretch to the visitor's.
+    """
+    low, high = audience.age_min, audience.age_max
+    audience = replace(
+        audience,
+        age_min=np.minimum(low, VISITOR_AGE),
+        age_max=np.where(high < 0, high, np.maximum(high, VISITOR_AGE)),
+        gender=audience.gender.with_last(len(GENDERS)),
+        interest=audience.interest.with_last(len(interests()[0])),
+    )
+    wildcard = atlas().wildcard
+    places = replace(
+        places, country=places.country.with_last(wildcard), place=places.place.with_last(wildcard)
+    )
+    return audience, places
+
+
+def tier_rules(spec: Spec, ads: np.ndarray) -> pa.StructArray:
+    """Rules on `tier`, nested: an ad that lets a share's visitor in lets all larger shares' in."""
+    tiers = list(spec.tiers)
+    rules = pa.array(
+        [{"include": tiers[lowest:] or [NO_TIER]} for lowest in range(len(tiers) + 1)],
+        pa.struct({"include": pa.list_(pa.string()), "exclude": pa.list_(pa.string())}),
+    )
+    u = Stream(spec.seed, "tier").uniform(ads)
+    return rules.take(pa.array(np.searchsorted(spec.selectivity, u, side="right")))

@@ -9,12 +9,7 @@
 #include <cmath>
 #include <limits>
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define GRACE_WIDEST_VECTORS \
-    __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define GRACE_WIDEST_VECTORS
-#endif
+#include "vectors.h"
 
 namespace {
 

@@ -2,6 +2,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include "exact.h"
 #include "filter.h"
 #include "logsumexp.h"
 #include "select.h"
@@ -12,6 +13,7 @@
 
 NB_MODULE(_native, module) {
     module.doc() = "Host hot paths of Grace (C++20): building, matching, selecting and filtering.";
+    bind_exact(module);
     bind_filter(module);
     bind_logsumexp(module);
     bind_select(module);

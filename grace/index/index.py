@@ -19,7 +19,7 @@ from grace.index.bits import MAX_REQUESTS
 from grace.index.bloom import BloomShape
 from grace.index.build import IndexData, build_data
 from grace.index.conservative import UnionMatcher, build_union_matcher
-from grace.index.exact import exact_words
+from grace.index.exact import ExactMatcher
 from grace.index.filter import AdFilter, Expansion
 from grace.index.rules import CompiledTargeting
 from grace.index.trie import Trie
@@ -95,6 +95,13 @@ class Index:
             if position >= 0:  # the log outlives versions that had the ad
                 index.ad_paused[position] = paused
         return index
+
+    @cached_property
+    def _exact(self) -> ExactMatcher:
+        data = self.data
+        return ExactMatcher(
+            data.tables, data.trie, data.sid_ad_offsets, data.ad_signatures, self.ad_paused
+        )
 
     @property
     def schema(self) -> Schema:
@@ -190,10 +197,7 @@ class Index:
         if matching == "bitmask+bloom":
             return self._unions.words(data.tables, requests)
         if matching == "exact":
-            return exact_words(
-                data.tables, data.trie, data.sid_ad_offsets, data.ad_signatures,
-                self.ad_paused, requests,
-            )  # fmt: skip
+            return self._exact.start(requests).words
         return None
 
     @cached_property

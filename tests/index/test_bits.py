@@ -11,29 +11,8 @@ from grace.index.bits import (
     or_up_the_trie,
     pack_bits,
     pack_requests,
-    segment_or,
 )
 from grace.index.trie import build_trie
-
-int32s = st.integers(-(2**31), 2**31 - 1)
-
-
-@given(st.lists(st.lists(int32s, max_size=40), max_size=20))
-def test_segment_or_is_the_or_of_each_segment(segments):
-    flat = torch.tensor([w for s in segments for w in s], dtype=torch.int32)
-    offsets = torch.tensor(np.cumsum([0, *map(len, segments)]))
-    wanted = [int(np.bitwise_or.reduce(np.array(s, np.int32), initial=0)) for s in segments]
-    assert segment_or(flat, offsets).tolist() == wanted
-
-
-def test_segment_or_around_powers_of_two():
-    lengths = [0, 1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 1000, 1024, 1025]
-    words = torch.randint(-(2**31), 2**31, (sum(lengths),), dtype=torch.int32)
-    words &= torch.randint(-(2**31), 2**31, words.shape, dtype=torch.int32)
-    offsets = torch.tensor(np.cumsum([0, *lengths]))
-    parts = np.split(words.numpy(), offsets[1:-1].numpy())
-    wanted = [int(np.bitwise_or.reduce(part, initial=0)) for part in parts]
-    assert segment_or(words, offsets).tolist() == wanted
 
 
 @given(st.integers(0, 2**32), st.integers(1, 32))

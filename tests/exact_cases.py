@@ -1,0 +1,110 @@
+"""Random inputs for the exact matcher's kernels, and the checks that every backend must pass."""
+
+import numpy as np
+import torch
+
+from grace.kernels.leaf_words import leaf_words
+from grace.kernels.rule_words import interval_words, value_words
+from grace.kernels.segment_or import segment_or
+from grace.kernels.signature_words import signature_words
+from grace.kernels.words import everyone
+
+OFFSETS = (torch.int32, torch.int64)
+# Around tiles and limits of every backend; one long segment among short ones.
+LENGTHS = ((0, 1, 2), (1, 1, 1, 1, 2), (0, 3, 4, 5, 31, 32, 33, 64), (1, 1, 1, 1, 1, 1, 1, 3000))
+
+
+def random_words(rng, size, share=0.5):
+    """int32 words, the sign bit among those set; a bit is set with a chance of `share`."""
+    bits = rng.random((size, 32)) < share
+    packed = np.packbits(bits, axis=1, bitorder="little").view("<i4").reshape(-1)
+    return torch.from_numpy(packed.astype(np.int32))
+
+
+def random_offsets(rng, segments, lengths, dtype=torch.int64):
+    counts = rng.choice(lengths, segments)
+    return torch.from_numpy(np.cumsum([0, *counts])).to(dtype)
+
+
+def random_ids(rng, size, below):
+    return torch.from_numpy(rng.integers(0, below, size).astype(np.int32))
+
+
+def check_segment_or(rng, backend, device, segments, lengths, dtype):
+    offsets = random_offsets(rng, segments, lengths, dtype)
+    words = random_words(rng, int(offsets[-1]) + 3, 0.1)
+    for shift in (0, 3):
+        want = segment_or(words, offsets, shift, backend="reference")
+        got = segment_or(words.to(device), offsets.to(device), shift, backend=backend)
+        assert torch.equal(got.cpu(), want)
+
+
+def check_leaf_words(rng, backend, device, sids, lengths, dtype):
+    offsets = random_offsets(rng, sids, lengths, dtype)
+    ads = int(offsets[-1])
+    state = torch.from_numpy(rng.choice(np.array([0, 0, 0, 1, 2, 3], np.uint8), ads))
+    inputs = (random_words(rng, 50, 0.2), random_ids(rng, ads, 50), state, offsets)
+    want = leaf_words(*inputs, backend="reference")
+    got = leaf_words(*(tensor.to(device) for tensor in inputs), backend=backend)
+    assert torch.equal(got.cpu(), want)
+
+
+def check_value_words(rng, backend, device, rules, lengths, dtype):
+    include = random_offsets(rng, rules, lengths, dtype)
+    exclude = random_offsets(rng, rules, (0, 0, *lengths), torch.int64)
+    lists = (
+        include, random_ids(rng, int(include[-1]), 200),
+        exclude, random_ids(rng, int(exclude[-1]), 200),
+    )  # fmt: skip
+    carried = random_words(rng, 200, 0.02)
+    known = int(random_words(rng, 1, 0.8))
+    want = value_words(*lists, carried & known, known, -1, backend="reference")
+    inputs = (tensor.to(device) for tensor in (*lists, carried & known))
+    got = value_words(*inputs, known, -1, backend=backend)
+    assert torch.equal(got.cpu(), want)
+
+
+def check_interval_words(rng, backend, device, rules, requests):
+    for closed, dtype in ((True, torch.float64), (False, torch.int64)):
+        # Few distinct numbers, so that requests stand on ends; around 2^53 and past it, where
+        # neighbouring microseconds are one float.
+        low, high = (torch.from_numpy(rng.integers(0, 9, rules)).to(dtype) for _ in range(2))
+        points = torch.from_numpy(rng.integers(0, 9, requests)).to(dtype)
+        if closed:
+            low[::3], high[1::3], points[::5] = -torch.inf, torch.inf, torch.nan
+        else:
+            low, high, points = low + 2**60, high + 2**60, points + 2**60
+            low[::3], high[1::3] = -(2**63), 2**63 - 1
+        word = everyone(requests)
+        want = interval_words(low, high, points, closed, word, backend="reference")
+        inputs = (tensor.to(device) for tensor in (low, high, points))
+        got = interval_words(*inputs, closed, word, backend=backend)
+        assert torch.equal(got.cpu(), want)
+
+
+def check_signature_words(rng, backend, device, signatures, columns, dtypes=(torch.int32,)):
+    sizes = rng.integers(1, 100, columns)
+    tables = [random_words(rng, size, 0.8) for size in sizes]
+    matrix = torch.stack([random_ids(rng, signatures, size) for size in sizes], 1)
+    want = signature_words(matrix.unbind(1), tables, backend="reference")
+    for dtype in dtypes:
+        typed = matrix.to(dtype).to(device)
+        for asked in (typed.unbind(1), typed.t().contiguous().unbind(0)):
+            got = signature_words(asked, [table.to(device) for table in tables], backend=backend)
+            assert torch.equal(got.cpu(), want)
+
+
+def check_all(backend, device, seed=0):
+    """Every kernel of one backend against the reference on the CPU."""
+    rng = np.random.default_rng(seed)
+    for lengths in LENGTHS:
+        for dtype in OFFSETS:
+            for segments in (1, 300):
+                check_segment_or(rng, backend, device, segments, lengths, dtype)
+                check_leaf_words(rng, backend, device, segments, lengths, dtype)
+                check_value_words(rng, backend, device, segments, lengths, dtype)
+    for requests in (1, 2, 15, 16, 17, 31, 32):
+        check_interval_words(rng, backend, device, 300, requests)
+    for columns in (1, 2, 7):
+        dtypes = (torch.uint8, torch.int16, torch.int32) if backend == "triton" else (torch.int32,)
+        check_signature_words(rng, backend, device, 300, columns, dtypes)

@@ -26,8 +26,11 @@ class ParquetBatches:
         num_rows: rows of all groups.
     """
 
-    def __init__(self, path: Path, file: pa.NativeFile, columns: Iterable[str] | None):
+    def __init__(
+        self, path: Path, file: pa.NativeFile, columns: Iterable[str] | None, coded: str | None
+    ):
         self._path = path
+        self._coded = coded
         # One open file for all threads: they read the same one, even if the path is replaced.
         self._file = file
         with pq.ParquetFile(file) as opened:
@@ -44,13 +47,35 @@ class ParquetBatches:
     def read(self, group: int) -> Iterator[NumberedBatch]:
         """Yield the batches of one group, each with the number of its first row."""
         first = self._firsts[group]
-        with _readable(self._path), pq.ParquetFile(self._file, metadata=self._metadata) as opened:
+        with (
+            _readable(self._path),
+            pq.ParquetFile(
+                self._file, metadata=self._metadata, read_dictionary=self._coded_leaves(group)
+            ) as opened,
+        ):
             batches = opened.iter_batches(
                 BATCH_ROWS, row_groups=[group], columns=self._names, use_threads=False
             )
             for batch in batches:
                 yield first, batch
                 first += batch.num_rows
+
+    def _coded_leaves(self, group: int) -> list[str]:
+        """Return the texts below `coded` that the group stores as numbers in a dictionary."""
+        chunks = self._metadata.row_group(group)
+        leaves = []
+        for i in range(chunks.num_columns):
+            chunk = chunks.column(i)
+            found = set(chunk.encodings)
+            if (
+                chunk.path_in_schema.split(".")[0] == self._coded
+                and chunk.physical_type == "BYTE_ARRAY"
+                and found & {"RLE_DICTIONARY", "PLAIN_DICTIONARY"}
+                # Of the encodings that a chunk may go on with, Arrow cannot turn others back.
+                and found <= {"RLE_DICTIONARY", "PLAIN_DICTIONARY", "PLAIN", "RLE", "BIT_PACKED"}
+            ):
+                leaves.append(chunk.path_in_schema)
+        return leaves
 
 
 class TableBatches:
@@ -77,12 +102,15 @@ Batches = ParquetBatches | TableBatches
 
 
 @contextlib.contextmanager
-def open_batches(source: object, columns: Iterable[str] | None) -> Iterator[Batches | None]:
+def open_batches(
+    source: object, columns: Iterable[str] | None, coded: str | None = None
+) -> Iterator[Batches | None]:
     """Open a source that is stored by column; None for one that has rows.
 
     Args:
         source: what `grace.catalog.iter_rows` takes.
         columns: read only these; None for all.
+        coded: a column whose texts stay numbers in a dictionary where the file has them so.
 
     Raises:
         CatalogError: if there is no such file, or it is no Parquet though its name says so.
@@ -97,7 +125,7 @@ def open_batches(source: object, columns: Iterable[str] | None) -> Iterator[Batc
         with contextlib.ExitStack() as stack:
             with _readable(path):
                 file = stack.enter_context(pa.OSFile(str(path)))
-                batches = ParquetBatches(path, file, columns)
+                batches = ParquetBatches(path, file, columns, coded)
             yield batches
     elif hasattr(source, "__arrow_c_stream__"):
         yield TableBatches(pa.table(source), columns)

@@ -126,13 +126,12 @@ class Dictionary:
 
     def merge(self, other: Dictionary) -> np.ndarray:
         """Add what another holds and return the number here of each of its signatures, int32."""
-        renumbered = [
+        signatures = other.signatures()
+        rules = [
             mine.merge(theirs)[ids]
-            for mine, theirs, ids in zip(
-                self.rules, other.rules, other.signatures().T[:-1], strict=True
-            )
+            for mine, theirs, ids in zip(self.rules, other.rules, signatures.T[:-1], strict=True)
         ]
-        return self.sign(renumbered, other.windows()[other.signatures()[:, -1]])
+        return self.sign(rules, other.windows()[signatures[:, -1]])
 
     def windows(self) -> np.ndarray:
         """Return the windows by number, int64 [W, 2]."""

@@ -99,7 +99,7 @@ def _read(source: object, schema: Schema, workers: int, *, removals: bool) -> Ch
     shape = Shape()
     groups = []
     with (
-        open_batches(source, columns) as batches,
+        open_batches(source, columns, coded="rules") as batches,
         progress("reading the catalogue", batches and batches.num_rows) as advance,
     ):
         readers = [_Reader(schema, removals=removals) for _ in range(workers)]

@@ -4,6 +4,7 @@
 
 #include "exact.h"
 #include "filter.h"
+#include "intern.h"
 #include "logsumexp.h"
 #include "select.h"
 #include "sort.h"
@@ -12,9 +13,10 @@
 #include "trie.h"
 
 NB_MODULE(_native, module) {
-    module.doc() = "Host hot paths of Grace (C++20): building, matching, selecting and filtering.";
+    module.doc() = "Host hot paths of Grace (C++20): reading, building, matching, selecting and filtering.";
     bind_exact(module);
     bind_filter(module);
+    bind_intern(module);
     bind_logsumexp(module);
     bind_select(module);
     bind_sort(module);

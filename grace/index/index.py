@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
+import torch
 
 from grace.catalog import Schema, parse_targeting, read_catalog
 from grace.catalog.values import describe
@@ -22,8 +22,10 @@ from grace.index.exact import exact_words
 from grace.index.filter import AdFilter, Expansion
 from grace.index.rules import CompiledTargeting
 from grace.index.trie import Trie
+from grace.index.unions import UNIONS, UnionMatcher, build_unions
+from grace.index.verdict import Verdict
 
-MATCHERS = ("off", "valid", "bitmask+bloom", "exact")
+MATCHERS = ("off", "valid", *UNIONS, "exact")
 
 
 def build_index(
@@ -75,6 +77,8 @@ class Index:
         self.ad_paused = data.ad_paused.clone()
         self._directory = directory
         self._pausing = threading.Lock()
+        self._unions: dict[str, UnionMatcher] = {}
+        self._building = threading.Lock()
         self._filter = AdFilter(data.tables, data.sid_ad_offsets, data.ad_signatures)
 
     @staticmethod
@@ -168,29 +172,45 @@ class Index:
         """
         return self.data.tables.compile(parse_targeting(self.schema, attributes, at))
 
-    def match(self, matching: str, requests: Sequence[CompiledTargeting]) -> Tensor | None:
-        """Return the matcher's verdict on every prefix.
+    def unions(self, matching: str) -> UnionMatcher:
+        """Return one of the paper's matchers; the first call derives it from the ads' rules.
 
         Args:
-            matching: `off`, `valid`, `bitmask+bloom` or `exact`.
+            matching: `bitmask+bloom`, `static-kway` or `dynamic-kway`.
+        """
+        with self._building:
+            if matching not in self._unions:
+                data = self.data
+                self._unions[matching] = build_unions(
+                    matching, data.tables, data.trie, data.sid_ad_offsets, data.ad_signatures,
+                    data.bloom, UNIONS[matching], workers=len(os.sched_getaffinity(0)),
+                )  # fmt: skip
+            return self._unions[matching]
+
+    def match(self, matching: str, requests: Sequence[CompiledTargeting]) -> Verdict | None:
+        """Return the matcher's verdict on a batch.
+
+        Args:
+            matching: one of `MATCHERS`.
             requests: at most 32.
 
         Returns:
-            int32 [S], bit b of word n clear if request b must not reach trie node n; None where
-            the mode asks nothing of requests (`off`, `valid`).
+            The verdict; None where the mode asks nothing of requests (`off`, `valid`).
         """
         if matching not in MATCHERS:
             raise ValueError(f"matching must be one of {', '.join(MATCHERS)}, got {matching!r}")
         if len(requests) > MAX_REQUESTS:
-            raise ValueError(f"a word holds {MAX_REQUESTS} requests, got {len(requests)}")
-        data = self.data
-        if matching == "bitmask+bloom":
-            return data.matcher.words(data.tables, requests)
+            raise ValueError(f"a batch holds {MAX_REQUESTS} requests, got {len(requests)}")
+        if matching in UNIONS:
+            return self.unions(matching).start(requests)
         if matching == "exact":
-            return exact_words(
+            data = self.data
+            words = exact_words(
                 data.tables, data.trie, data.sid_ad_offsets, data.ad_signatures,
                 self.ad_paused, requests,
             )  # fmt: skip
+            root = words[0] >> torch.arange(len(requests)) & 1 != 0
+            return Verdict(root=root, words=words, children=None, how="exact, every node")
         return None
 
     def expand(self, sids: np.ndarray, request: CompiledTargeting) -> Expansion:

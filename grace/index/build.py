@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from grace.catalog import Catalog, Schema
+from grace.index.bitmask import bit_layout
 from grace.index.bloom import BloomShape
-from grace.index.conservative import UnionMatcher, build_union_matcher
 from grace.index.lookup import IntegerTable, TextTable
 from grace.index.rules import RangeRules, RuleTables, ValueRules, sorted_rules, sorted_windows
 from grace.index.trie import Trie, build_trie
@@ -31,7 +31,7 @@ class IndexData:
         ad_signatures: int32 [num_ads], rows of `tables.signatures`.
         ad_paused: uint8 [num_ads], as the catalogue says.
         tables: distinct rules, windows and signatures.
-        matcher: GRACE's conservative matcher.
+        bloom: the size of the filters in the matchers that are made of these arrays.
     """
 
     trie: Trie
@@ -40,7 +40,7 @@ class IndexData:
     ad_signatures: Tensor
     ad_paused: Tensor
     tables: RuleTables
-    matcher: UnionMatcher
+    bloom: BloomShape
 
     @property
     def schema(self) -> Schema:
@@ -59,6 +59,7 @@ def build_data(catalog: Catalog, bloom: BloomShape) -> IndexData:
     sid_ad_offsets = np.append(np.flatnonzero(is_first), len(sids))
     trie = build_trie(sids[is_first])
     tables, signature_ids = _rule_tables(catalog)
+    bit_layout(tables)  # refuses what a bitmask cannot hold now, not when one is first asked for
     ad_signatures = signature_ids[catalog.ad_signatures[order]]
     return IndexData(
         trie=trie,
@@ -67,7 +68,7 @@ def build_data(catalog: Catalog, bloom: BloomShape) -> IndexData:
         ad_signatures=torch.from_numpy(ad_signatures),
         ad_paused=torch.from_numpy(catalog.paused[order].astype(np.uint8)),
         tables=tables,
-        matcher=build_union_matcher(tables, trie, sid_ad_offsets, ad_signatures, bloom),
+        bloom=bloom,
     )
 
 

@@ -20,22 +20,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from grace.catalog import Schema
 from grace.errors import IndexFormatError
 from grace.files import atomic_write, sync_directory
-from grace.index.bitmask import bit_layout
 from grace.index.bloom import BloomShape
 from grace.index.build import IndexData
-from grace.index.conservative import UnionMatcher
 from grace.index.lookup import IntegerTable, TextTable
 from grace.index.rules import RangeRules, RuleTables, ValueRules
 from grace.index.trie import Trie
 
 FORMAT = "grace-index"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 ARRAYS, MANIFEST, CURRENT = "arrays.safetensors", "manifest.json", "CURRENT"
 UNFINISHED = ".unfinished"
 
@@ -181,13 +178,9 @@ def tensors_of(data: IndexData) -> dict[str, Tensor]:
     for attribute, rules in enumerate(data.tables.rules):
         prefix = f"rules.{attribute}"
         tensors |= {f"{prefix}.{name}": array for name, array in vars_of(rules).items()}
-        if isinstance(rules, RangeRules):
-            cuts = data.matcher.layout.cuts[attribute]
-            tensors[f"{prefix}.cuts"] = torch.from_numpy(cuts)
-        else:
+        if isinstance(rules, ValueRules):
             values = vars_of(rules.values)
             tensors |= {f"{prefix}.values.{name}": array for name, array in values.items()}
-    tensors |= {f"matcher.{name}": array for name, array in vars_of(data.matcher).items()}
     return tensors
 
 
@@ -202,7 +195,7 @@ def _manifest(data: IndexData, tensors: dict[str, Tensor]) -> dict:
         "format_version": FORMAT_VERSION,
         "schema": data.schema.to_dict(),
         "ad_id": "integer" if isinstance(data.ad_ids, IntegerTable) else "string",
-        "bloom": vars(data.matcher.shape),
+        "bloom": vars(data.bloom),
         "counts": {
             "ads": len(data.ad_signatures),
             "sids": data.trie.level_sizes[-1],
@@ -222,15 +215,13 @@ def _data_of(manifest: dict, tensors: dict[str, Tensor]) -> IndexData:
         return kind(**others, **{n: tensors[f"{prefix}.{n}"] for n in names if n not in others})
 
     schema = Schema.from_dict(manifest["schema"])
-    rules, cuts = [], []
+    rules = []
     for attribute, declared in enumerate(schema.attributes):
         prefix = f"rules.{attribute}"
         if declared.kind == "range":
             rules.append(under(prefix, RangeRules))
-            cuts.append(tensors[f"{prefix}.cuts"].numpy())
         else:
             rules.append(under(prefix, ValueRules, values=under(f"{prefix}.values", TextTable)))
-            cuts.append(np.empty(0))
     tables = RuleTables(
         schema, tuple(rules), tensors["targeting.windows"], tensors["targeting.signatures"]
     )
@@ -241,12 +232,7 @@ def _data_of(manifest: dict, tensors: dict[str, Tensor]) -> IndexData:
         ad_signatures=tensors["ad.signatures"],
         ad_paused=tensors["ad.paused"],
         tables=tables,
-        matcher=under(
-            "matcher",
-            UnionMatcher,
-            layout=bit_layout(tables, cuts),
-            shape=BloomShape(**manifest["bloom"]),
-        ),
+        bloom=BloomShape(**manifest["bloom"]),
     )
 
 

@@ -6,10 +6,8 @@ import itertools
 from collections.abc import Iterator
 
 import numpy as np
-import torch
 
 from grace.errors import IndexFormatError
-from grace.index.conservative import build_union_matcher
 from grace.index.index import Index
 from grace.index.lookup import TextTable
 
@@ -51,16 +49,6 @@ def _checks(index: Index) -> Iterator[tuple[str, bool]]:
     yield "signatures name rules that exist", bool(((signatures >= 0) & (signatures < sizes)).all())
     named = data.ad_signatures.numpy()
     yield "ads name signatures that exist", bool(((named >= 0) & (named < len(signatures))).all())
-    again = build_union_matcher(
-        data.tables, data.trie, data.sid_ad_offsets.numpy(), named, data.matcher.shape
-    )
-    yield (
-        "matcher rows are the unions of their ads",
-        all(
-            torch.equal(getattr(again, name), getattr(data.matcher, name))
-            for name in ("bitmask_rows", "bitmask_index", "bloom_rows", "bloom_index")
-        ),
-    )
 
 
 def _ids_ascend(index: Index) -> bool:

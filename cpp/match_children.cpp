@@ -50,9 +50,25 @@ struct Places {
     size_t blocks;
 };
 
+// What one request's last tests of pairs of rows found. Siblings and cousins share rows, so most
+// tests of a real catalogue are repeated; a slot is overwritten by the next pair that falls on it.
+class Remembered {
+public:
+    Remembered() : entries_(size_t{1} << kBits, kNothing) {}
+
+    uint64_t& entry(uint64_t pair) { return entries_[pair * 0x9E3779B97F4A7C15 >> (64 - kBits)]; }
+
+    static constexpr uint64_t kNothing = ~uint64_t{0};  // no pair of 31-bit ids
+
+private:
+    static constexpr int kBits = 12;  // 32 KiB: stays in the first-level cache
+    std::vector<uint64_t> entries_;   // pair * 2 + verdict
+};
+
 struct Request {
     const uint64_t* want;
     std::vector<Places> slots;
+    Remembered remembered;
 };
 
 class Tables {
@@ -69,26 +85,32 @@ public:
         if (partition_offsets) offsets_.emplace(*partition_offsets);
     }
 
-    bool passes(size_t node, const Request& request) const {
-        if (!offsets_) return partition_passes(node, request);
+    bool passes(size_t node, Request& request) const {
+        if (!offsets_) return pair_passes(node, request);
         const int64_t end = (*offsets_)[node + 1];
         for (int64_t partition = (*offsets_)[node]; partition < end; ++partition)
-            if (partition_passes(static_cast<size_t>(partition), request)) return true;
+            if (pair_passes(static_cast<size_t>(partition), request)) return true;
         return false;
     }
 
 private:
-    bool partition_passes(size_t partition, const Request& request) const {
-        const uint64_t* bits =
-            bitmask_rows_ + static_cast<size_t>(bitmask_index_[partition]) * bitmask_words_;
+    bool pair_passes(size_t partition, Request& request) const {
+        const auto bitmask = static_cast<uint64_t>(bitmask_index_[partition]);
+        const auto bloom = static_cast<uint64_t>(bloom_index_[partition]);
+        const uint64_t pair = bitmask << 31 | bloom;
+        uint64_t& entry = request.remembered.entry(pair);
+        if (entry >> 1 != pair) entry = pair << 1 | uint64_t{rows_pass(bitmask, bloom, request)};
+        return entry & 1;
+    }
+
+    bool rows_pass(size_t bitmask, size_t bloom, const Request& request) const {
+        const uint64_t* bits = bitmask_rows_ + bitmask * bitmask_words_;
         for (size_t t = 0; t < bitmask_words_; ++t)
             if (request.want[t] & ~bits[t]) return false;
-        const uint64_t* filter = nullptr;
+        const uint64_t* filter = bloom_rows_ + bloom * bloom_words_;
         for (size_t slot = 0; slot < request.slots.size(); ++slot) {
             const Places& places = request.slots[slot];
             if (!places.known || bits[places.other_bit / 64] >> places.other_bit % 64 & 1) continue;
-            if (!filter)
-                filter = bloom_rows_ + static_cast<size_t>(bloom_index_[partition]) * bloom_words_;
             if (!holds_any(filter + slot * filter_words_, places.masks.data(), places.blocks,
                            filter_words_))
                 return false;
@@ -134,7 +156,7 @@ Out2<int32_t> match_children(In2<int64_t> nodes, Offsets child_offsets,
                             words);
         const auto* masks = reinterpret_cast<const uint64_t*>(places.data());
         for (size_t b = 0; b < batch; ++b) {
-            Request request{reinterpret_cast<const uint64_t*>(want.data()) + b * want.shape(1), {}};
+            Request request{reinterpret_cast<const uint64_t*>(want.data()) + b * want.shape(1), {}, {}};
             for (size_t slot = 0; slot < slots; ++slot) {
                 const size_t at = b * slots + slot;
                 request.slots.push_back(stage(masks + at * most * words, num_places.data()[at], words,

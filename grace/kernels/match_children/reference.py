@@ -41,8 +41,8 @@ def _partitions_pass(
     bits = rows.bitmask_rows[rows.bitmask_index[partition]]
     want = masks.want[request]
     passed = ((bits & want) == want).all(1)
-    num_slots = len(rows.other_bits)
-    filters = rows.bloom_rows[rows.bloom_index[partition]].reshape(len(partition), num_slots, -1)
+    shape = (len(partition), len(rows.other_bits), masks.places.shape[3])
+    filters = rows.bloom_rows[rows.bloom_index[partition]].reshape(shape)
     for slot, other in enumerate(rows.other_bits.tolist()):
         count = masks.num_places[request, slot]
         hit = (count < 0) | (bits[:, other // 64] >> (other % 64) & 1 != 0)

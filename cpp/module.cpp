@@ -6,11 +6,13 @@
 #include "filter.h"
 #include "intern.h"
 #include "logsumexp.h"
+#include "match_children.h"
 #include "select.h"
 #include "sort.h"
 #include "splice.h"
 #include "tables.h"
 #include "trie.h"
+#include "unions.h"
 
 NB_MODULE(_native, module) {
     module.doc() = "Host hot paths of Grace (C++20): reading, building, matching, selecting and filtering.";
@@ -18,9 +20,11 @@ NB_MODULE(_native, module) {
     bind_filter(module);
     bind_intern(module);
     bind_logsumexp(module);
+    bind_match_children(module);
     bind_select(module);
     bind_sort(module);
     bind_splice(module);
     bind_tables(module);
     bind_trie(module);
+    bind_unions(module);
 }

@@ -121,10 +121,13 @@ class RandomTable:
         odd = (pa.list_(pa.float64()), pa.list_(pa.string()), pa.string())
         kind = self.one_of(kinds, odd)
         if kind in odd:
-            return pa.array([None if sid is None else str(sid) for sid in sids]) if kind == odd[
-                2
-            ] else pa.array(
-                [sid and [t if t is None else kind_of(kind, t) for t in sid] for sid in sids], kind
+            return (
+                pa.array([None if sid is None else str(sid) for sid in sids])
+                if kind == odd[2]
+                else pa.array(
+                    [sid and [t if t is None else kind_of(kind, t) for t in sid] for sid in sids],
+                    kind,
+                )
             )
         array = pa.array(sids, kind)
         return array

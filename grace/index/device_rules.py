@@ -138,9 +138,10 @@ class _Postings:
     def __init__(
         self, offsets: np.ndarray, values: np.ndarray, num_values: int, device: torch.device
     ):
-        self.lengths = np.bincount(values, minlength=num_values).astype(np.int64)
+        by_value = torch.sort(torch.from_numpy(values).to(device), stable=True)
+        sizes = torch.from_numpy(np.diff(offsets)).to(device)
+        numbers = torch.arange(len(sizes), dtype=torch.int32, device=device)
+        self.rules = torch.repeat_interleave(numbers, sizes)[by_value.indices]
+        self.lengths = np.bincount(values, minlength=num_values)
         ends = np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int32)
-        rules = np.repeat(np.arange(len(offsets) - 1, dtype=np.int32), np.diff(offsets))
-        rules = rules[np.argsort(values, kind="stable")]
         self.offsets = torch.from_numpy(ends).to(device)
-        self.rules = torch.from_numpy(rules).to(device)

@@ -5,25 +5,14 @@
 
 #include <algorithm>
 
+#include "offsets.h"
 #include "threads.h"
 #include "vectors.h"
 
 namespace {
 
 using Words = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;  // written
-using Array = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Column = nb::ndarray<const int32_t, nb::ndim<1>, nb::device::cpu>;  // with any stride
-
-// Calls use(pointer) with offsets of either width.
-template <typename Use>
-void with_offsets(const Array& offsets, const Use& use) {
-    if (offsets.dtype() == nb::dtype<int32_t>())
-        use(static_cast<const int32_t*>(offsets.data()));
-    else if (offsets.dtype() == nb::dtype<int64_t>())
-        use(static_cast<const int64_t*>(offsets.data()));
-    else
-        throw std::invalid_argument("offsets must be int32 or int64");
-}
 
 void check_size(const char* what, size_t size, size_t expected) {
     if (size != expected)

@@ -6,6 +6,7 @@
 #include "filter.h"
 #include "logsumexp.h"
 #include "select.h"
+#include "visited.h"
 
 NB_MODULE(_native, module) {
     module.doc() = "Host hot paths of Grace (C++20): the last filter and the constrained selection.";
@@ -13,4 +14,5 @@ NB_MODULE(_native, module) {
     bind_filter(module);
     bind_logsumexp(module);
     bind_select(module);
+    bind_visited(module);
 }

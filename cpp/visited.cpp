@@ -81,14 +81,15 @@ public:
     // memo: a stamp in the high half of an entry says that the low half is this batch's word.
     Visited(const Catalogue& catalogue, uint32_t everyone, In1<int32_t> known, In2<double> numbers,
             In1<int64_t> at, nb::list carried,
-            nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> memo, uint32_t stamp)
+            nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> memo, uint32_t stamp, int64_t budget)
         : catalogue_(catalogue),
           everyone_(everyone),
           known_(known),
           numbers_(numbers),
           at_(at),
           memo_(memo),
-          stamp_(stamp) {
+          stamp_(stamp),
+          left_(budget) {
         if (memo.shape(0) != catalogue.signatures.shape(0) ||
             known.shape(0) != catalogue.tables.size() || carried.size() != catalogue.tables.size())
             throw std::invalid_argument("the batch does not fit the catalogue");
@@ -112,12 +113,12 @@ public:
     }
 
     // int32 [B * M, words]: bit j of word j / 32 says whether the beam's node's j-th child has an ad
-    // that accepts the beam's request. None if more ads than the budget had to be looked at.
-    nb::object children(In2<int64_t> nodes, int64_t budget, int workers) const {
+    // that accepts the beam's request. None if the batch has looked at more ads than
+    // its budget.
+    nb::object children(In2<int64_t> nodes, int workers) {
         const size_t requests = nodes.shape(0), beams = nodes.shape(1);
         std::vector<int32_t> result;
         size_t words = 0;
-        std::atomic<int64_t> left = budget;
         {
             nb::gil_scoped_release release;
             std::vector<Visit> visits;
@@ -151,18 +152,17 @@ public:
             // Scans differ in length: a thread takes the next node when it is done with one.
             std::atomic<size_t> next = 0;
             in_parallel(threads, [&](size_t) {
-                for (size_t group; (group = next.fetch_add(1)) + 1 < groups.size() && left >= 0;)
+                for (size_t group; (group = next.fetch_add(1)) + 1 < groups.size() && left_ >= 0;)
                     decide(visits.data() + groups[group], visits.data() + groups[group + 1],
-                           result.data(), words, left);
+                           result.data(), words);
             });
         }
-        if (left < 0) return nb::none();
+        if (left_ < 0) return nb::none();
         return nb::cast(to_numpy(std::move(result), requests * beams, words));
     }
 
 private:
-    void decide(const Visit* first, const Visit* last, int32_t* result, size_t words,
-                std::atomic<int64_t>& left) const {
+    void decide(const Visit* first, const Visit* last, int32_t* result, size_t words) {
         uint32_t wanted = 0;
         for (const Visit* visit = first; visit < last; ++visit) wanted |= visit->bit;
         const int64_t begin = catalogue_.child_offsets[first->node];
@@ -174,10 +174,10 @@ private:
             uint32_t found = 0;
             const int64_t start = ad;
             // A child of many ads must not outlast the budget by much.
-            const int64_t last_ad = std::min(stop, start + std::max<int64_t>(left, 0) + 1);
+            const int64_t last_ad = std::min(stop, start + std::max<int64_t>(left_, 0) + 1);
             for (; ad < last_ad && found != wanted; ++ad)
                 if (catalogue_.ad_state.data()[ad] == 0) found |= word_of(ad) & wanted;
-            if ((left -= ad - start) < 0) return;
+            if ((left_ -= ad - start) < 0) return;
             ad = stop;
             const int64_t child = entry - begin;
             const auto bit = static_cast<int32_t>(uint32_t{1} << (child & 31));
@@ -266,6 +266,7 @@ private:
     std::vector<In1<int32_t>> carried_;
     nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> memo_;
     uint32_t stamp_;
+    std::atomic<int64_t> left_;  // ads that may still be looked at
 };
 
 }  // namespace
@@ -279,11 +280,11 @@ void bind_visited(nb::module_& module) {
              nb::arg("windows"), nb::arg("rules"));
     nb::class_<Visited>(module, "Visited", "One batch of a VisitedCatalogue.")
         .def(nb::init<const Catalogue&, uint32_t, In1<int32_t>, In2<double>, In1<int64_t>, nb::list,
-                      nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>, uint32_t>(),
+                      nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>, uint32_t,
+                      int64_t>(),
              nb::keep_alive<1, 2>(), nb::arg("catalogue"), nb::arg("everyone"), nb::arg("known"),
              nb::arg("numbers"), nb::arg("at"), nb::arg("carried"), nb::arg("memo"),
-             nb::arg("stamp"))
+             nb::arg("stamp"), nb::arg("budget"))
         .def("count", &Visited::count, nb::arg("ads"))
-        .def("children", &Visited::children, nb::arg("nodes"), nb::arg("budget"),
-             nb::arg("workers"));
+        .def("children", &Visited::children, nb::arg("nodes"), nb::arg("workers"));
 }

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from grace.index.batch import Batch
 from grace.index.buffers import Buffers, Memos
-from grace.index.exact_cost import NS_PER_SCANNED_AD, Sizes
+from grace.index.exact_cost import NS_PER_DECIDED, NS_PER_SCANNED_AD, Sizes
 from grace.index.rules import CompiledTargeting, RangeRules, RuleTables, ValueRules
 from grace.index.trie import Trie
 from grace.index.verdict import Verdict
@@ -107,7 +107,7 @@ class ExactMatcher:
         eager_ns = self._sizes.every_node_ns
         if self._sizes.visited_ns(visits, rarest=1.0) >= eager_ns:
             return None
-        lazy = self.visits(batch)
+        lazy = self.visits(batch, budget=int(eager_ns / (NS_PER_SCANNED_AD + NS_PER_DECIDED)))
         accepted, _ = lazy.count(self._sample)
         # Of all ads, not of live ones: a scan passes over the others too.
         rarest = accepted[: batch.num_requests].min(initial=SAMPLE) / SAMPLE
@@ -116,22 +116,21 @@ class ExactMatcher:
             return None
         return lazy
 
-    def visits(self, batch: Batch) -> BatchVisits:
-        """The batch in the form that decides children on demand, whatever it costs."""
+    def visits(self, batch: Batch, budget: int = 2**62) -> BatchVisits:
+        """The batch in the form that decides children on demand, looking at `budget` ads."""
         return self._visits.begin(
             batch.everyone, batch.known, batch.numbers, batch.at,
             [self._carried(batch, a) for a in range(len(self.tables.rules))],
-            *self._memos.lend(),
+            *self._memos.lend(), budget,
         )  # fmt: skip
 
     def _visited_nodes(self, batch: Batch, lazy: BatchVisits) -> Verdict:
         # Every request has been seen to be accepted by some live ad.
         root = torch.ones(batch.num_requests, dtype=torch.bool)
-        budget = int(self._sizes.every_node_ns / NS_PER_SCANNED_AD)
         given_up: list[Tensor] = []  # the words of all nodes, once the sample proved misleading
 
         def children(nodes: Tensor) -> Tensor:
-            found = None if given_up else lazy.children(nodes, budget, **self._options)
+            found = None if given_up else lazy.children(nodes, **self._options)
             if found is not None:
                 return found
             if not given_up:

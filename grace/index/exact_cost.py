@@ -1,9 +1,9 @@
 """Which form of the exact matcher is cheaper for a batch: every node, or visited nodes only.
 
 Work is counted in nanoseconds of one core; both forms split it among the same threads. The figures
-per item come from `python -m benchmarks.exact`, whose rows "cost per …" measure each of them at
-10^6 ads on the machine of benchmarks/results/cpu; other machines are slower or faster in all of
-them alike, which leaves the choice as it is.
+per item are stages of `python -m benchmarks.exact` at 10^6 ads divided by their counts, as time of
+the processor; other machines are slower or faster in all of them alike, which leaves the choice as
+it is. A signature costs more alone than among all others: its rules are scattered in memory.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# The form of every node.
-NS_PER_LISTED_VALUE = 3.0
-NS_PER_SIGNATURE = 14.0
-NS_PER_AD = 4.0
+# Every node.
+NS_PER_LISTED_VALUE = 2.7
+NS_PER_SIGNATURE = 5.5
+NS_PER_AD = 1.8
 NS_PER_NODE = 2.5
-NS_PER_BATCH = 200_000.0  # the interpreter's part, and starting threads
-# The form of visited nodes.
-NS_PER_CHILD = 150.0
-NS_PER_SCANNED_AD = 25.0
-NS_PER_CALL = 20_000.0
+NS_PER_BATCH = 100_000.0  # the interpreter's part
+# Visited nodes.
+NS_PER_CHILD = 25.0
+NS_PER_SCANNED_AD = 5.5
+NS_PER_DECIDED = 200.0  # a signature, when an ad first shows it
+NS_PER_STEP = 30_000.0  # the interpreter's part
+NS_PER_SAMPLE = 200_000.0  # the ads looked at to learn how rare a request's are
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,16 @@ class Sizes:
             rarest: share of ads that accept the request with the fewest; about 1 / rarest ads are
                 looked at before one of them is found, but never more than a child has.
         """
-        return sum(
-            NS_PER_CALL
-            + count * (NS_PER_CHILD + NS_PER_SCANNED_AD * min(1 / rarest, self.ads / max(size, 1)))
+        scanned = sum(
+            count * min(1 / rarest, self.ads / max(size, 1))
             for count, size in zip(visits, self.level_sizes[1:], strict=True)
+        )
+        return (
+            NS_PER_SAMPLE
+            + NS_PER_STEP * len(visits)
+            + NS_PER_CHILD * sum(visits)
+            + NS_PER_SCANNED_AD * scanned
+            + NS_PER_DECIDED * min(scanned, self.signatures)
         )
 
 

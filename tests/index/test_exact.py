@@ -163,8 +163,8 @@ def test_the_cheaper_form_is_chosen_and_named():
     state[:] = 1  # no request is seen to have an ad
     assert matcher.start(requests, few).how == "exact, every node"
     state[:] = 0
-    matcher._sizes = Sizes(0, 0, index.num_ads, index.level_sizes)
-    assert matcher.start(requests, all_of_them).how == "exact, every node"
+    small = matcher_of(index)
+    assert small.start(requests, all_of_them).how == "exact, every node"
 
 
 def test_a_misleading_sample_costs_no_more_than_every_node():
@@ -172,10 +172,9 @@ def test_a_misleading_sample_costs_no_more_than_every_node():
     index = build(case)
     state = torch.zeros(index.num_ads, dtype=torch.uint8)
     matcher, requests = matcher_of(index, state), compiled(index, case.requests)
-    matcher._sizes = Sizes(0, 0, index.num_ads, index.level_sizes)
     batch = Batch.of(requests, len(matcher.tables.rules))
     words = matcher.start(requests).words
-    verdict = matcher._visited_nodes(batch, matcher.visits(batch))
+    verdict = matcher._visited_nodes(batch, matcher.visits(batch, budget=100))
     for level in range(3):
         first, last = index.trie.level_offsets[level : level + 2].tolist()
         nodes = torch.arange(first, last).repeat(2, 1)

@@ -76,13 +76,15 @@ class Example:
             nodes[first:last] = segment_or(nodes, offsets, 1, **reference)
         return nodes
 
-    def begin(self, memo, stamp):
+    def begin(self, memo, stamp, budget=2**62):
         visits = Visits(
             self.trie.level_offsets, self.child_offsets, self.sid_ad_offsets, self.ad_signatures,
             self.ad_state, self.signatures, self.windows, (self.ranges, self.values),
         )  # fmt: skip
         carried = (np.empty(0, np.int32), self.carried)
-        return visits.begin(self.everyone, self.known, self.numbers, self.at, carried, memo, stamp)
+        return visits.begin(
+            self.everyone, self.known, self.numbers, self.at, carried, memo, stamp, budget
+        )
 
     def nodes(self, level, requests, beams):
         first, last = self.trie.level_offsets[level : level + 2].tolist()
@@ -120,9 +122,13 @@ def test_a_budget_ends_the_scan():
     example = Example(3, 1, 3, False)
     memo, root = np.zeros(NUM_SIGNATURES, np.int64), torch.zeros(1, 1, dtype=torch.int64)
     example.ad_state[:] = 1
-    batch, ads = example.begin(memo, 1), len(example.ad_state)
-    assert batch.children(root, ads - 1) is None
-    assert batch.children(root, ads).tolist() == [[[0] * (-(-example.trie.level_sizes[1] // 32))]]
+    ads = len(example.ad_state)
+    assert example.begin(memo, 1, ads - 1).children(root) is None
+    enough = example.begin(memo, 2, 2 * ads)
+    none = [[[0] * (-(-example.trie.level_sizes[1] // 32))]]
+    assert enough.children(root).tolist() == none
+    assert enough.children(root).tolist() == none
+    assert enough.children(root) is None
 
 
 def test_no_live_beam_has_no_children():

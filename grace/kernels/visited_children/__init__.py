@@ -57,6 +57,7 @@ class Visits:
         carried: Sequence[np.ndarray],
         memo: np.ndarray,
         stamp: int,
+        budget: int = 2**62,
     ) -> BatchVisits:
         """Start a batch of B requests.
 
@@ -68,12 +69,15 @@ class Visits:
             carried: per attribute int32 [V], who carries each value; anything for a range.
             memo: int64 [G], this batch's alone; no entry's high half may hold `stamp`.
             stamp: from 1 to 2^32 - 1.
+            budget: how many ads the batch may look at.
         """
         from grace import _native
 
         word = everyone & 0xFFFFFFFF
         return BatchVisits(
-            _native.Visited(self._catalogue, word, known, numbers, at, list(carried), memo, stamp)
+            _native.Visited(
+                self._catalogue, word, known, numbers, at, list(carried), memo, stamp, budget
+            )
         )
 
 
@@ -92,22 +96,19 @@ class BatchVisits:
         counts = self._native.count(ads)
         return counts[:MAX_REQUESTS], int(counts[MAX_REQUESTS])
 
-    def children(
-        self, nodes: Tensor, budget: int = 2**62, workers: int | None = None
-    ) -> Tensor | None:
+    def children(self, nodes: Tensor, workers: int | None = None) -> Tensor | None:
         """Say which children of the beams' nodes have an ad below that accepts the request.
 
         Args:
             nodes: int64 [B, M], inner nodes; -1 for a dead beam.
-            budget: how many ads may be looked at.
             workers: threads; by default as many as torch uses.
 
         Returns:
             int32 [B, M, ceil(C / 32)], C the most children of any of the nodes; bit j % 32 of word
-            j // 32 is the j-th child's. None if the budget was too small.
+            j // 32 is the j-th child's. None once the budget is spent.
         """
         found = self._native.children(
-            nodes.contiguous().numpy(), budget, workers or torch.get_num_threads()
+            nodes.contiguous().numpy(), workers or torch.get_num_threads()
         )
         if found is None:
             return None

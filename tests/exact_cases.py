@@ -150,11 +150,13 @@ def check_chunks(device, seed=0):
     assert torch.equal(out.cpu(), want)
 
 
-def check_matcher(device, seeds=(0, 1, 2, 3)):
+def check_matcher(device, seeds=(0, 1, 2, 3), batches=(1, 2, 15, 16, 17, 31, 32)):
     """`ExactOnDevice` against `ExactMatcher`, through pauses and batches of other sizes."""
     from harness import build
     from strategies import Case
 
+    from grace.index.batch import Batch
+    from grace.index.eligible import eligible_ads
     from grace.index.exact import ExactMatcher
     from grace.index.exact_device import ExactOnDevice
 
@@ -168,7 +170,7 @@ def check_matcher(device, seeds=(0, 1, 2, 3)):
         host = ExactMatcher(*arrays)
         for postings in (True, False):
             matcher = ExactOnDevice(*arrays, device=device, postings=postings)
-            for number in (1, 17, 31, 32):
+            for number in batches:
                 changed = np.random.default_rng(number).integers(0, index.num_ads, 20)
                 state[changed] = torch.randint(0, 4, (20,)).byte()
                 matcher.state_changed(changed)
@@ -177,3 +179,11 @@ def check_matcher(device, seeds=(0, 1, 2, 3)):
                     torch.cuda.current_stream().wait_event(matcher.ready)
                 assert torch.equal(got.words.cpu(), want.words)
                 assert torch.equal(got.root.cpu(), want.root)
+                batch = Batch.of(requests[:number], len(data.tables.rules))
+                sids = torch.arange(-1, index.num_sids).repeat(number, 1)
+                ads = (data.ad_signatures, state, data.sid_ad_offsets)
+                want = eligible_ads(sids, host.signature_words(batch), *ads)
+                ads = (matcher.live_signatures, None, matcher.sid_ad_offsets)
+                got = eligible_ads(sids.to(device), matcher.signature_words, *ads)
+                for name, tensor in vars(got).items():
+                    assert torch.equal(tensor.cpu(), getattr(want, name)), name

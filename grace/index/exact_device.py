@@ -21,7 +21,7 @@ from grace.kernels.segment_or.kernel import Chunks, segment_or_triton
 from grace.kernels.signature_words.kernel import signature_words_triton
 from grace.kernels.words import MAX_REQUESTS
 
-CAPACITY = 4096  # values of one attribute that a batch may carry before the buffers grow
+CAPACITY = 2048  # values of one attribute that a batch may carry before the buffers grow
 WIDE = 8  # mean children of a node from which several threads share one
 
 
@@ -82,6 +82,7 @@ class ExactOnDevice:
         if self.device.type == "cuda":
             self._stream = torch.cuda.Stream(self.device)
             self.ready = torch.cuda.Event()
+            self._branches = [torch.cuda.Stream(self.device) for _ in self._rules]
         self._prepare(CAPACITY)
 
     def _new(self, size: int) -> Tensor:
@@ -176,8 +177,7 @@ class ExactOnDevice:
 
     def _enqueue(self) -> None:
         self._staging.copy()
-        for rules in self._rules:
-            rules.enqueue(self._staging.device)
+        self._enqueue_rules()
         signature_words_triton(
             [column for column, _ in self._columns],
             [words for _, words in self._columns],
@@ -192,6 +192,20 @@ class ExactOnDevice:
         torch.bitwise_right_shift(self.words[:1], self._bits, out=self._root_bits)
         self._root_bits.bitwise_and_(1)
         torch.ne(self._root_bits, 0, out=self._root)
+
+    def _enqueue_rules(self) -> None:
+        """Every attribute's rules, side by side: most of these kernels are tiny."""
+        if self.ready is None:
+            for rules in self._rules:
+                rules.enqueue(self._staging.device)
+            return
+        main = torch.cuda.current_stream(self.device)
+        for rules, branch in zip(self._rules, self._branches, strict=True):
+            branch.wait_stream(main)
+            with torch.cuda.stream(branch):
+                rules.enqueue(self._staging.device)
+        for branch in self._branches:
+            main.wait_stream(branch)
 
 
 def _narrow(column: Tensor, num_rules: int) -> Tensor:

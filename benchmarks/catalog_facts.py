@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import time
 
 import numpy as np
@@ -28,14 +29,14 @@ NOT_RUNNING = 0b11
 def main() -> None:
     """Count both settings, write the result file."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--ads", type=int, default=1_000_000)
-    parser.add_argument("--sample", type=int, default=200_000, help="ads that requests are held to")
+    parser.add_argument("--ads", type=int, nargs="+", default=[1_000_000])
+    parser.add_argument("--sample", type=int, default=100_000, help="ads that requests are held to")
     parser.add_argument("--requests", type=int, default=256)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     rows = []
-    for places in SETTINGS:
-        spec = Spec(ads=options.ads, places=places)
+    for ads, places in itertools.product(options.ads, SETTINGS):
+        spec = Spec(ads=ads, places=places)
         case = f"{spec.ads:,} ads"
         rows += count_rows(spec, case, options.workers)
         sample = min(options.sample, spec.ads)

@@ -163,7 +163,7 @@ def _instants(column: pa.Array) -> pa.Array:
         raise Undecided
     try:
         moments = [instant(text, assume_utc=True) for text in column.dictionary.to_pylist()]
-    except (ValueError, TypeError):
+    except ValueError:
         raise Undecided from None
     return pa.array(moments, pa.int64()).take(column.indices)
 

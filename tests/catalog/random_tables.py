@@ -19,7 +19,7 @@ SCHEMA = Schema.from_dict(
         ]
     }
 )
-TEXTS = (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()))
+TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string()))
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 

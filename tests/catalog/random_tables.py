@@ -19,7 +19,7 @@ SCHEMA = Schema.from_dict(
         ]
     }
 )
-TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string()))
+TEXTS = (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()))
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -95,7 +95,8 @@ class RandomTable:
     def ad_ids(self) -> pa.Array:
         ids = self.rng.sample(range(1, 100), self.num_rows)
         kind = self.one_of(
-            (pa.int64(), pa.int32(), pa.uint8(), *TEXTS), (pa.uint64(), pa.float64(), pa.binary())
+            (pa.int64(), pa.int32(), pa.uint8(), *TEXTS),
+            (pa.uint64(), pa.float64(), pa.binary(), pa.string_view()),
         )
         if kind == pa.binary():
             return pa.array([str(i).encode() for i in ids], kind)
@@ -184,7 +185,7 @@ class RandomTable:
                 elif self.rng.random() < 0.2:
                     some = None if key == "include" else self.rng.choice((None, []))
                 lists.append(some)
-            text = self.rng.choice(TEXTS)
+            text = self.one_of(TEXTS, (pa.string_view(),))
             kind = self.one_of(
                 (pa.list_(text), pa.large_list(text)),
                 (pa.list_(pa.int64()), pa.list_(pa.bool_()), pa.null(), pa.list_(pa.null())),
@@ -231,7 +232,7 @@ class RandomTable:
             texts = [m and m.isoformat()[: self.rng.choice((19, 25))] for m in moments]
             if self.wrong():
                 texts[0] = "noon"
-            return pa.array(texts, self.rng.choice(TEXTS))
+            return pa.array(texts, self.one_of(TEXTS, (pa.string_view(),)))
         if kind == pa.int64():
             return pa.array([m and 5 for m in moments], kind)
         if kind.unit == "ns":

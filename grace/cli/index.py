@@ -55,7 +55,8 @@ def info(index: IndexDirectory, as_json: AsJson = False) -> None:
     if not console.is_terminal:
         console.width = 120  # a file has no width that cells should wrap at
     console.print(
-        f"version {found.version}: {found.ads:,} ads ({found.paused_ads:,} paused) on "
+        f"version {found.version}: {found.ads:,} ads ({found.paused_ads:,} paused, "
+        f"{found.bid_off_ads:,} with their bid off) on "
         f"{found.sids:,} SIDs of {found.levels} tokens below {found.vocab_size:,}; "
         f"{found.array_bytes / 1e6:,.1f} MB"
     )

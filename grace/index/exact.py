@@ -18,7 +18,7 @@ def exact_words(
     trie: Trie,
     sid_ad_offsets: Tensor,
     ad_signatures: Tensor,
-    ad_paused: Tensor,
+    ad_state: Tensor,
     requests: Sequence[CompiledTargeting],
 ) -> Tensor:
     """Say for every prefix and request whether an ad below the prefix accepts the request.
@@ -28,14 +28,14 @@ def exact_words(
         trie: the SIDs' prefixes.
         sid_ad_offsets: int64 [N + 1], the ads of each SID.
         ad_signatures: int32 [num_ads].
-        ad_paused: uint8 [num_ads], nonzero where an ad may not be shown now.
+        ad_state: uint8 [num_ads], nonzero where an ad may not be shown now.
         requests: B of them, at most 32.
 
     Returns:
         int32 [S]; bit b of word n is set if and only if some ad under node n accepts request b.
     """
     signatures = _signature_words(tables, requests)
-    ads = torch.where(ad_paused == 0, signatures[ad_signatures], 0)
+    ads = torch.where(ad_state == 0, signatures[ad_signatures], 0)
     words = torch.empty(trie.num_nodes, dtype=torch.int32)
     bounds = trie.level_offsets.tolist()
     words[bounds[-2] :] = segment_or(ads, sid_ad_offsets)

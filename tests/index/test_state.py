@@ -50,4 +50,4 @@ def test_threads_leave_the_state_that_the_log_tells(folder):
             thread.start()
         for thread in threads:
             thread.join()
-        assert grace.Index.open(folder).ad_paused.tolist() == index.ad_paused.tolist()
+        assert grace.Index.open(folder).ad_state.tolist() == index.ad_state.tolist()

@@ -1,5 +1,6 @@
 """Ads, targeting rules and requests: read from files, checked, and spelled one way."""
 
+from grace.catalog.changes import Changes, read_changes
 from grace.catalog.reader import Catalog, read_catalog
 from grace.catalog.rows import iter_rows, write_rows
 from grace.catalog.rules import RangeRule, Rule, SetRule
@@ -9,6 +10,7 @@ from grace.catalog.targeting import Targeting, parse_targeting
 __all__ = [
     "Attribute",
     "Catalog",
+    "Changes",
     "RangeRule",
     "Rule",
     "Schema",
@@ -17,5 +19,6 @@ __all__ = [
     "iter_rows",
     "parse_targeting",
     "read_catalog",
+    "read_changes",
     "write_rows",
 ]

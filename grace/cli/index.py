@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from grace.index import Index, build_index
+from grace.index.history import DEFAULT_KEEP
 
 IndexDirectory = Annotated[Path, typer.Option("--index", help="Directory of the index.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -20,10 +21,17 @@ def build(
     out: Annotated[Path, typer.Option(help="Directory to write the index to.")],
     bloom_bits: Annotated[int, typer.Option(help="Bits of a Bloom filter, times 64.")] = 256,
     bloom_hashes: Annotated[int, typer.Option(help="Bits that one value sets.")] = 4,
+    watermark: Annotated[
+        str | None,
+        typer.Option(help="Last delta that the catalogue holds; `index watch` goes on after it."),
+    ] = None,
+    keep: Annotated[int, typer.Option(min=1, help="Versions to keep on disk.")] = DEFAULT_KEEP,
     as_json: AsJson = False,
 ) -> None:
     """Build an index from a catalogue and make it the directory's current version."""
-    index = build_index(catalog, schema, out, bloom_bits, bloom_hashes)
+    index = build_index(
+        catalog, schema, out, bloom_bits, bloom_hashes, watermark=watermark, keep=keep
+    )
     counts = {
         "version": index.version,
         "ads": index.num_ads,

@@ -132,9 +132,8 @@ def commit(directory: Path, publication: Publication, keep: int) -> None:
     """
     current = find_current(directory)
     entries = read_history(directory)
-    if entries and entries[-1].version != current:
-        if len(entries) == 1 or entries[-2].version == current:
-            entries.pop()
+    if _is_pending(entries, current):
+        entries.pop()
     _append(directory, entries, publication)
     entries.append(publication)
     with atomic_write(directory / CURRENT) as file:
@@ -142,6 +141,13 @@ def commit(directory: Path, publication: Publication, keep: int) -> None:
     _prune(directory, entries, keep)
     _shorten(directory, entries)
     state_log.compact(directory)
+
+
+def _is_pending(entries: list[Publication], current: str | None) -> bool:
+    """Whether the last publication is one whose writer was killed before CURRENT was replaced."""
+    if not entries or entries[-1].version == current:
+        return False
+    return len(entries) == 1 or entries[-2].version == current
 
 
 def _append(directory: Path, entries: list[Publication], publication: Publication) -> None:
@@ -203,5 +209,3 @@ def _shorten(directory: Path, entries: list[Publication]) -> None:
 
 def _line(publication: Publication) -> bytes:
     return json.dumps(asdict(publication), ensure_ascii=False).encode() + b"\n"
-
-

@@ -20,6 +20,7 @@ from grace.index.bloom import BloomShape
 from grace.index.build import IndexData, build_data
 from grace.index.exact import exact_words
 from grace.index.filter import AdFilter, Expansion
+from grace.index.history import DEFAULT_KEEP
 from grace.index.rules import CompiledTargeting
 from grace.index.state import AdStates
 from grace.index.trie import Trie
@@ -36,6 +37,8 @@ def build_index(
     out: str | os.PathLike | None = None,
     bloom_bits: int = 256,
     bloom_hashes: int = 4,
+    watermark: str | None = None,
+    keep: int = DEFAULT_KEEP,
 ) -> Index:
     """Build an index from a catalogue.
 
@@ -46,6 +49,8 @@ def build_index(
         out: directory to write a new version to and make it current; None keeps it in memory.
         bloom_bits: bits of one Bloom filter, a multiple of 64.
         bloom_hashes: bits that one value sets.
+        watermark: the last delta that the catalogue holds; `grace index watch` goes on after it.
+        keep: versions to leave in `out`, this one among them.
 
     Raises:
         CatalogError: naming the row and the field; nothing is written then.
@@ -60,7 +65,7 @@ def build_index(
     data = build_data(read_catalog(catalog, schema), shape)
     if out is None:
         return Index(data)
-    storage.save(data, out)
+    storage.save(data, out, watermark, keep)
     return Index.open(out)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import timedelta
 
 import numpy as np
@@ -67,7 +68,9 @@ def _rows(ids, sids, names, rules, windows, signatures, paused) -> dict:
     for ad_id, sid, signature, stopped in zip(ids, sids, signatures, paused, strict=True):
         row = {"ad_id": ad_id, "sid": sid.tolist(), "paused": bool(stopped)}
         row["rules"] = {n: table[s] for n, table, s in zip(names, rules, signature, strict=False)}
-        for field, end, always in zip(("start", "end"), windows[signature[-1]], ALWAYS, strict=True):
+        for field, end, always in zip(
+            ("start", "end"), windows[signature[-1]], ALWAYS, strict=True
+        ):
             if end != always:
                 row[field] = EPOCH + timedelta(microseconds=end)
         rows[ad_id] = row
@@ -84,7 +87,7 @@ def _rules(table: object) -> list[dict]:
         (table.exclude_offsets, table.exclude_values),
     ):
         texts, bounds = table.values.take(values.numpy()), offsets.tolist()
-        sides.append([tuple(texts[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)])
+        sides.append([tuple(texts[a:b]) for a, b in itertools.pairwise(bounds)])
     return [_spelled(SetRule(*pair)) for pair in zip(*sides, strict=True)]
 
 

@@ -32,9 +32,16 @@ from grace.index.bloom import BloomShape
 from grace.index.build import IndexData
 from grace.index.conservative import UnionMatcher
 from grace.index.history import (
-    CURRENT, DEFAULT_KEEP, VERSIONS, Publication, commit, find_current, read_current,
-    read_history, utc_now,
-)  # fmt: skip
+    CURRENT,
+    DEFAULT_KEEP,
+    VERSIONS,
+    Publication,
+    commit,
+    find_current,
+    read_current,
+    read_history,
+    utc_now,
+)
 from grace.index.lookup import IntegerTable, TextTable
 from grace.index.rules import RangeRules, RuleTables, ValueRules
 from grace.index.trie import Trie

@@ -36,8 +36,8 @@ class Publication:
         version: its id.
         created: ISO 8601, UTC.
         action: `build`, `watch` or `rollback`.
-        parent: the version that was current before, or, of a rollback, before the version's own
-            publication; None for the first.
+        parent: another version that was current before, or, of a rollback, before the version's
+            own publication; None for the first.
         watermark: the last delta that the content holds; None before the first.
         counts: `ads`, `sids` and so on, as in the manifest.
     """
@@ -83,12 +83,13 @@ def find_current(directory: Path) -> str | None:
 
 
 def read_history(directory: Path) -> list[Publication]:
-    """Return all publications, oldest first; the last may be one that never became current.
+    """Return all publications, oldest first, without a last one that never became current.
 
     Raises:
         IndexFormatError: if a finished line is damaged, naming it.
     """
     path = directory / HISTORY
+    current = find_current(directory)
     try:
         *finished, _ = path.read_bytes().split(b"\n")
     except FileNotFoundError:
@@ -109,6 +110,9 @@ def read_history(directory: Path) -> list[Publication]:
                 "version holds"
             ) from None
         found.append(entry)
+    before = [entry.version for entry in found[-2:-1]] or [current]
+    if found and found[-1].version != current and before == [current]:
+        found.pop()  # its writer was killed before CURRENT was replaced
     return found
 
 
@@ -117,6 +121,15 @@ def current_publication(directory: Path) -> Publication | None:
     current = read_current(directory)
     named = [entry for entry in read_history(directory) if entry.version == current]
     return named[-1] if named else None
+
+
+def parent_of(directory: Path, version: str) -> str | None:
+    """Return the version that was current before one that is about to be made current."""
+    current = find_current(directory)
+    if version != current:
+        return current
+    published = current_publication(directory)  # the same content again: nothing came before it
+    return published.parent if published else None
 
 
 def commit(directory: Path, publication: Publication, keep: int) -> None:
@@ -130,10 +143,7 @@ def commit(directory: Path, publication: Publication, keep: int) -> None:
         publication: of a version that is on disk.
         keep: versions to leave, the current one among them.
     """
-    current = find_current(directory)
     entries = read_history(directory)
-    if _is_pending(entries, current):
-        entries.pop()
     _append(directory, entries, publication)
     entries.append(publication)
     with atomic_write(directory / CURRENT) as file:
@@ -141,13 +151,6 @@ def commit(directory: Path, publication: Publication, keep: int) -> None:
     _prune(directory, entries, keep)
     _shorten(directory, entries)
     state_log.compact(directory)
-
-
-def _is_pending(entries: list[Publication], current: str | None) -> bool:
-    """Whether the last publication is one whose writer was killed before CURRENT was replaced."""
-    if not entries or entries[-1].version == current:
-        return False
-    return len(entries) == 1 or entries[-2].version == current
 
 
 def _append(directory: Path, entries: list[Publication], publication: Publication) -> None:

@@ -38,6 +38,7 @@ from grace.index.history import (
     Publication,
     commit,
     find_current,
+    parent_of,
     read_current,
     read_history,
     utc_now,
@@ -93,10 +94,11 @@ def save(
     versions.mkdir(parents=True, exist_ok=True)
     with writer_lock(directory):
         read_history(directory)  # a damaged one is refused before the work
-        parent = find_current(directory)
-        if merged_into is not None and parent != merged_into:
+        current = find_current(directory)
+        if merged_into is not None and current != merged_into:
             raise IndexFormatError(
-                f"{directory}: {parent} became current while changes were merged into {merged_into}"
+                f"{directory}: {current} became current while changes were merged into "
+                f"{merged_into}; start again"
             )
         unfinished = versions / UNFINISHED
         shutil.rmtree(unfinished, ignore_errors=True)  # what a killed writer left
@@ -119,6 +121,7 @@ def save(
             raise
         action = "build" if merged_into is None else "watch"
         counts = described["counts"]
+        parent = parent_of(directory, version)
         published = Publication(version, utc_now(), action, parent, watermark, counts)
         commit(directory, published, keep)
     return version

@@ -89,9 +89,9 @@ def test_watch_killed_before_each_system_call(old: Path, changes: Path, tmp_path
             "000", *(f"{number:06}.jsonl" for number in range(1, 5)),
         ]  # fmt: skip
         kept = [version.version for version in list_versions(undisturbed)]
-        # Killed between the last publication and its tidying, one more stays until the next.
         assert [version.version for version in list_versions(copy)][: len(kept)] == kept
-        check_tidy(copy)
+        if published.watermark != "000004.jsonl":  # each publication tidies up after the one before
+            check_tidy(copy)
     assert watermarks == sorted(watermarks)
     assert set(watermarks) == {f"{number:06}.jsonl" for number in range(1, 5)}
 
@@ -133,7 +133,7 @@ def test_states_killed_before_each_system_call(old: Path, changes: Path, tmp_pat
 
 def test_watch_killed_at_any_time(old: Path, changes: Path, tmp_path: Path):
     """Also inside a write, where no call of Python's stands; and ended with SIGTERM."""
-    rows = [{"ad_id": number, "sid": [number % 50, number % 70]} for number in range(100, 4100)]
+    rows = [{"ad_id": number, "sid": [number % 50, number % 70]} for number in range(100, 2100)]
     (changes / "000005.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = [sys.executable, "-m", "grace", "index", "watch", "--interval", "0.05", "--json"]
     arguments = ["--index", str(old), "--changes", str(changes)]
@@ -142,20 +142,18 @@ def test_watch_killed_at_any_time(old: Path, changes: Path, tmp_path: Path):
     took = time.monotonic() - began
     want = grace.Index.open(old)
     build_rows(good_rows(5), SCHEMA, old, watermark="000001.jsonl")
-    for share in (0.7, 0.9):
+    for share in (0.8, 0.95):
         process = subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE)
         time.sleep(took * share)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        assert grace.Index.open(old).num_ads in (5, 6, want.num_ads)
+        assert grace.Index.open(old).num_ads in (5, want.num_ads)
+    build_rows(good_rows(5), SCHEMA, old, watermark="000001.jsonl")
     process = subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True)
-    while grace.Index.open(old).version != want.version:
-        assert process.poll() is None
-        time.sleep(0.1)
+    assert json.loads(process.stdout.readline())["version"] == want.version
     process.terminate()
-    out, _ = process.communicate()
+    assert process.communicate()[0] == ""
     assert process.returncode == 128 + signal.SIGTERM
-    if out:
-        assert json.loads(out.splitlines()[-1])["version"] == want.version
+    assert grace.Index.open(old).version == want.version
     assert history.current_publication(old).watermark == "000005.jsonl"
     check_tidy(old)

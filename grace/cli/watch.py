@@ -13,7 +13,7 @@ from grace.catalog import Schema
 from grace.cli.index import AsJson
 from grace.errors import SchemaError
 from grace.index.deltas import DeltaDirectory
-from grace.index.history import DEFAULT_KEEP, VERSIONS, find_current, read_current
+from grace.index.history import CURRENT, DEFAULT_KEEP, VERSIONS, read_current
 from grace.index.storage import read_manifest
 
 
@@ -62,7 +62,7 @@ def _sentence(step: object) -> str:
 def _schema(directory: Path, path: Path | None) -> Schema:
     """Return the index's schema, or the file's where there is no index yet."""
     given = None if path is None else Schema.load(path)
-    if find_current(directory) is None:
+    if not (directory / CURRENT).exists():
         if given is None:
             raise SchemaError(f"{directory}: holds no index yet; name its schema with --schema")
         return given

@@ -11,6 +11,7 @@ current; the next writer cuts it off. All writing here happens under the index's
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -104,6 +105,8 @@ def read_history(directory: Path) -> list[Publication]:
                 isinstance(text, str | None) for text in options
             ):
                 raise ValueError
+            if not isinstance(entry.counts, dict) or not {"ads", "sids"} <= entry.counts.keys():
+                raise ValueError
         except (ValueError, TypeError, RecursionError):
             raise IndexFormatError(
                 f"{path}: line {number} is damaged; repair or remove it: it says which delta a "
@@ -189,11 +192,12 @@ def stored_versions(directory: Path, entries: list[Publication]) -> list[str]:
     """Return the ids of the versions on disk, the current one first, then the latest first."""
     latest = {entry.version: number for number, entry in enumerate(entries)}
     current = read_current(directory)
-    folders = [
-        (path.name == current, latest.get(path.name, -1), path.stat().st_mtime_ns, path.name)
-        for path in (directory / VERSIONS).iterdir()
-        if path.is_dir() and not path.name.startswith(".")
-    ]
+    folders = []
+    for path in (directory / VERSIONS).iterdir():
+        with contextlib.suppress(FileNotFoundError):  # a writer may be removing it
+            if path.is_dir() and not path.name.startswith("."):
+                place = latest.get(path.name, -1), path.stat().st_mtime_ns
+                folders.append((path.name == current, *place, path.name))
     return [name for *_, name in sorted(folders, reverse=True)]
 
 

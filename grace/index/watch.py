@@ -16,7 +16,7 @@ from grace.index import storage
 from grace.index.bloom import BloomShape
 from grace.index.build import IndexData, build_data
 from grace.index.deltas import ChangeSource, Delta, bad_delta
-from grace.index.history import DEFAULT_KEEP, find_current, read_current, read_history
+from grace.index.history import CURRENT, DEFAULT_KEEP, read_current, read_history
 from grace.index.merge import merge_data
 from grace.progress import progress
 
@@ -83,7 +83,7 @@ class Watcher:
         self.watermark: str | None = None
         self._data: IndexData | None = None
         self._rolled_back = False
-        if find_current(self._directory) is not None:
+        if (self._directory / CURRENT).exists():  # a damaged one is refused, not begun anew
             self.version, self._data = storage.load(self._directory)
             named = [e for e in read_history(self._directory) if e.version == self.version]
             if named:

@@ -111,6 +111,14 @@ def test_a_line_that_never_became_current_is_cut_off(tmp_path: Path, torn: bytes
     assert second in on_disk(tmp_path)
 
 
+def test_a_first_version_that_never_became_current(tmp_path: Path):
+    build(tmp_path, 1, watermark="001")
+    (tmp_path / "CURRENT").unlink()
+    assert history.read_history(tmp_path) == []
+    build(tmp_path, 2, watermark="002")
+    assert [entry.watermark for entry in history.read_history(tmp_path)] == ["002"]
+
+
 def test_an_index_from_before_there_was_a_history(tmp_path: Path):
     old = build(tmp_path, 1)
     (tmp_path / "history.jsonl").unlink()
@@ -122,7 +130,12 @@ def test_an_index_from_before_there_was_a_history(tmp_path: Path):
     assert rollback(tmp_path).version == old
 
 
-@pytest.mark.parametrize("line", ["x", "{}", "[]", '{"version": 5}', "null"])
+WRONG = {"version": "a", "created": "b", "action": "build", "parent": None, "watermark": None}
+
+
+@pytest.mark.parametrize(
+    "line", ["x", "{}", "[]", "null", *(json.dumps(WRONG | {"counts": c}) for c in (5, {}))]
+)
 def test_a_damaged_history_is_refused_by_number(tmp_path: Path, line: str):
     """A build too, before its work; opening needs no history."""
     build(tmp_path, 1)

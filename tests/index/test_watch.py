@@ -126,6 +126,13 @@ def test_the_first_version_can_come_from_deltas(folder: Path):
     assert history.current_publication(index).watermark == "002.jsonl"
 
 
+def test_a_damaged_current_is_no_empty_index(folder: Path):
+    (folder / "index" / "CURRENT").write_text("\n")
+    put(folder, "001.jsonl", add(0))
+    with pytest.raises(IndexFormatError, match="CURRENT"):
+        watcher(folder)
+
+
 def test_a_build_says_which_deltas_it_holds(folder: Path):
     put(folder, "001.jsonl", gone(4))
     put(folder, "002.jsonl", add(9))

@@ -69,26 +69,23 @@ class AdStates:
             self._callbacks.append(callback)
 
     def _apply(self, states: state_log.States) -> None:
-        flags = self.flags.numpy()
-        named = {ad_id for ads in states.values() for ad_id in ads}
-        if not named:
-            return
-        ids = list(named)
-        positions = self._find_ads(ids)  # -1: the log outlives versions that had the ad
-        rows = dict(zip(ids, positions.tolist(), strict=True))
-        after: dict[int, int] = {}
+        switched = []
         for flag, ads in states.items():
-            bit = FLAGS[flag]
-            for ad_id, on in ads.items():
-                row = rows[ad_id]
-                if row >= 0:
-                    before = after.get(row, int(flags[row]))
-                    after[row] = before | bit if on else before & ~bit
-        touched = np.array(sorted(after), np.int64)
-        values = np.array([after[row] for row in touched.tolist()], np.uint8)
-        changed = flags[touched] != values
+            positions = self._find_ads(list(ads))
+            on = np.fromiter(ads.values(), bool, len(ads))
+            known = positions >= 0  # the log outlives versions that had the ad
+            switched.append((np.uint8(FLAGS[flag]), positions[known], on[known]))
+        if not switched:
+            return
+        flags = self.flags.numpy()
+        touched = np.unique(np.concatenate([positions for _, positions, _ in switched]))
+        after = flags[touched]
+        for bit, positions, on in switched:
+            rows = np.searchsorted(touched, positions)
+            after[rows] = np.where(on, after[rows] | bit, after[rows] & ~bit)
+        changed = flags[touched] != after
         touched = touched[changed]
-        flags[touched] = values[changed]
+        flags[touched] = after[changed]
         if len(touched):
             for callback in self._callbacks:
                 callback(touched)

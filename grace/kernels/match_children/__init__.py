@@ -107,8 +107,10 @@ def match_children(
         rows.bitmask_rows, rows.bloom_rows, masks.want, masks.places, masks.num_places,
         rows.other_bits,
     )  # fmt: skip
+    # A step of few tests is over before a thread has started.
+    workers = torch.get_num_threads() if nodes.numel() * num_words > 1024 else 1
     arrays = [None if field is None else field.contiguous().numpy() for field in fields]
-    allowed = torch.from_numpy(_native.match_children(*arrays, num_words))
+    allowed = torch.from_numpy(_native.match_children(*arrays, num_words, workers))
     return allowed.reshape(*nodes.shape, num_words)
 
 

@@ -5,6 +5,7 @@ slots past t, context past a length, and everything a kernel allocates.
 """
 
 import contextlib
+import itertools
 
 import torch
 
@@ -136,7 +137,7 @@ def check_block_reorder(draw, backend, batch, widths, max_length):
     table = start_blocks(batch * widths[0], max_length, draw.device)
     history = [[row] for row in range(batch * widths[0])]
     first_block = batch * widths[0]
-    for t, (before, width) in enumerate(zip(widths, widths[1:], strict=False), start=1):
+    for t, (before, width) in enumerate(itertools.pairwise(widths), start=1):
         parents = draw.integers(0, before, batch, width)
         with poisoned():
             table = block_reorder(table, parents, t, first_block, backend)
@@ -173,9 +174,7 @@ def check_small(backend, device="cpu", dtype=torch.float32):
     for seed, (rows, heads, head_dim, max_length) in enumerate(
         [(5, (4, 2), 32, 4), (3, (2, 2), 48, 1), (7, (3, 1), 32, 8), (1, (1, 1), 40, 3)]
     ):
-        check_self_attention(
-            Draw(seed, device, dtype), backend, rows, heads, head_dim, max_length
-        )
+        check_self_attention(Draw(seed, device, dtype), backend, rows, heads, head_dim, max_length)
     for seed, (batch, beams, heads, positions, head_dim, ragged) in enumerate(
         [
             (2, 5, (4, 2), 20, 40, True),

@@ -24,6 +24,14 @@ def triton_or_reference(backend: str, device: torch.device) -> str:
     return "triton" if device.type == "cuda" and has_triton() else "reference"
 
 
+def runs_plain(backend: str) -> bool:
+    """Whether to call a reference as it is: eager code gains nothing from an operation around it.
+
+    The first call of any operation defined in Python loads torch's compiler, which takes seconds.
+    """
+    return backend == "reference" and not torch.compiler.is_compiling()
+
+
 @functools.cache
 def has_triton() -> bool:
     """Whether Triton is installed."""

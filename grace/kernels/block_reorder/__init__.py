@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grace.kernels.backends import form, triton_or_reference
+from grace.kernels.backends import form, runs_plain, triton_or_reference
 from grace.kernels.block_reorder.reference import block_reorder_reference
 
 
@@ -66,6 +66,8 @@ def block_reorder(
     if not 0 <= first_block < 2**31 - parents.numel():
         raise ValueError(f"blocks must be from 0 to 2^31 - 1, got first_block {first_block}")
     chosen = triton_or_reference(backend, table.device)
+    if runs_plain(chosen):
+        return block_reorder_reference(table, parents, t, first_block)
     return torch.ops.grace.block_reorder(table, parents, t, first_block, chosen)
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grace.kernels.backends import check_float, check_form, form
+from grace.kernels.backends import check_float, check_form, form, runs_plain
 from grace.kernels.cross_attention.choice import BACKENDS, choose_backend, run_backend
+from grace.kernels.cross_attention.reference import cross_attention_reference
 
 
 def cross_attention(
@@ -57,9 +58,7 @@ def cross_attention(
     if num_heads % key.shape[1]:
         raise ValueError(f"{num_heads} query heads are no multiple of {key.shape[1]} key heads")
     if lengths is not None and (
-        lengths.dtype != torch.int32
-        or lengths.shape != (batch,)
-        or lengths.device != query.device
+        lengths.dtype != torch.int32 or lengths.shape != (batch,) or lengths.device != query.device
     ):
         raise ValueError(
             f"lengths must be int32 [{batch}] on {query.device}, got {form(lengths)} "
@@ -71,6 +70,12 @@ def cross_attention(
         raise ValueError("backend flash takes no lengths; use auto, triton, cudnn or efficient")
     if backend == "triton" and query.dtype == torch.float64:
         raise ValueError("backend triton takes no float64; use auto or reference")
+    if lengths is not None:
+        lengths = lengths.clamp(1, key.shape[2])
+    if backend == "auto" and query.device.type == "cpu":
+        backend = "reference"
+    if runs_plain(backend):
+        return cross_attention_reference(query, key, value, lengths)
     return torch.ops.grace.cross_attention(query, key, value, lengths, backend)
 
 
@@ -78,15 +83,11 @@ def cross_attention(
 def _cross_attention(
     query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None, backend: str
 ) -> Tensor:
-    if lengths is not None:
-        lengths = lengths.clamp(1, key.shape[2])
     if backend == "auto":
         backend = choose_backend(query, key, value, lengths)
     return run_backend(backend, query, key, value, lengths).contiguous()
 
 
 @_cross_attention.register_fake
-def _(
-    query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None, backend: str
-) -> Tensor:
+def _(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None, backend: str) -> Tensor:
     return query.new_empty(query.shape)

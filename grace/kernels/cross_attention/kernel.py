@@ -97,10 +97,7 @@ def cross_attention_kernel(
     key += batch * k_batch + (head // GROUP) * k_head
     value += batch * v_batch + (head // GROUP) * v_head
     out += batch * o_batch + head * o_head
-    if MASKED:
-        length = tl.load(lengths + batch)
-    else:
-        length = T
+    length = tl.load(lengths + batch) if MASKED else T
     first = tl.program_id(0) * (BLOCK_M * TILES)
 
     if T <= BLOCK_T:
@@ -161,7 +158,9 @@ def load_tile(
 def load_beams(base, stride, beam, num_beams, D: tl.constexpr, WIDE_D: tl.constexpr):
     column = tl.arange(0, WIDE_D)
     mask = (beam < num_beams)[:, None] & (column < D)[None, :]
-    return tl.load(base + beam.to(tl.int64)[:, None] * stride + column[None, :], mask=mask, other=0.0)
+    return tl.load(
+        base + beam.to(tl.int64)[:, None] * stride + column[None, :], mask=mask, other=0.0
+    )
 
 
 @triton.jit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grace.kernels.backends import check_float, check_form, form, triton_or_reference
+from grace.kernels.backends import check_float, check_form, form, runs_plain, triton_or_reference
 from grace.kernels.rms_norm.reference import add_rms_norm_reference, rms_norm_reference
 
 
@@ -27,7 +27,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, backend: str = "auto") -> Te
         ValueError: if shapes, dtypes, devices or the backend do not fit.
     """
     _check(x, weight)
-    return torch.ops.grace.rms_norm(x, weight, eps, triton_or_reference(backend, x.device))
+    chosen = triton_or_reference(backend, x.device)
+    if runs_plain(chosen):
+        return rms_norm_reference(x, weight, eps)
+    return torch.ops.grace.rms_norm(x, weight, eps, chosen)
 
 
 def add_rms_norm(
@@ -48,6 +51,8 @@ def add_rms_norm(
     _check(x, weight)
     check_form("residual", residual, x.shape, x)
     chosen = triton_or_reference(backend, x.device)
+    if runs_plain(chosen):
+        return add_rms_norm_reference(x, residual, weight, eps)
     return torch.ops.grace.add_rms_norm(x, residual, weight, eps, chosen)
 
 

@@ -1,8 +1,8 @@
 """Self-attention of one new token per beam over its short SID prefix (GRACE, 4.2 and 4.3).
 
 Three versions share one kernel and one block: the keys and values of one row's one position,
-`[2, Hkv, D]`, all heads. A cache is either dense, `[rows, L, 2, Hkv, D]`, or paged: a pool of blocks
-and a table that says which block holds which position of which row.
+`[2, Hkv, D]`, all heads. A cache is either dense, `[rows, L, 2, Hkv, D]`, or paged: a pool of
+blocks and a table that says which block holds which position of which row.
 
 - `self_attention`: dense; the caller wrote position t already.
 - `self_attention_fused`: dense; reads the QKV projection's output and writes position t itself.
@@ -19,7 +19,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grace.kernels.backends import check_float, check_form, form, triton_or_reference
+from grace.kernels.backends import check_float, check_form, form, runs_plain, triton_or_reference
 from grace.kernels.self_attention.reference import (
     attend_reference,
     fused_reference,
@@ -50,9 +50,10 @@ def self_attention(query: Tensor, cache: Tensor, t: int, backend: str = "auto") 
     check_form("cache", cache, (rows, cache.shape[1], 2, cache.shape[3], head_dim), query)
     _check_heads(num_heads, cache.shape[3])
     _check_position(t, cache.shape[1])
-    return torch.ops.grace.self_attention(
-        query, cache, t, triton_or_reference(backend, query.device)
-    )
+    chosen = triton_or_reference(backend, query.device)
+    if runs_plain(chosen):
+        return attend_reference(query, cache[:, : t + 1])
+    return torch.ops.grace.self_attention(query, cache, t, chosen)
 
 
 def self_attention_fused(qkv: Tensor, cache: Tensor, t: int, backend: str = "auto") -> Tensor:
@@ -74,9 +75,10 @@ def self_attention_fused(qkv: Tensor, cache: Tensor, t: int, backend: str = "aut
     check_form("cache", cache, (_rows(qkv), cache.shape[1], 2, *cache.shape[3:]), qkv)
     _check_projection(qkv, cache.shape[3], cache.shape[4])
     _check_position(t, cache.shape[1])
-    return torch.ops.grace.self_attention_fused(
-        qkv, cache, t, triton_or_reference(backend, qkv.device)
-    )
+    chosen = triton_or_reference(backend, qkv.device)
+    if runs_plain(chosen):
+        return fused_reference(qkv, cache, t)
+    return torch.ops.grace.self_attention_fused(qkv, cache, t, chosen)
 
 
 def self_attention_paged(
@@ -106,9 +108,10 @@ def self_attention_paged(
     if table.device != qkv.device or not table.is_contiguous():
         raise ValueError(f"table must be contiguous and on {qkv.device}, as qkv is")
     _check_position(t, table.shape[1])
-    return torch.ops.grace.self_attention_paged(
-        qkv, pool, table, t, triton_or_reference(backend, qkv.device)
-    )
+    chosen = triton_or_reference(backend, qkv.device)
+    if runs_plain(chosen):
+        return paged_reference(qkv, pool, table, t)
+    return torch.ops.grace.self_attention_paged(qkv, pool, table, t, chosen)
 
 
 @torch.library.custom_op("grace::self_attention", mutates_args=())
@@ -131,9 +134,7 @@ def _self_attention_fused(qkv: Tensor, cache: Tensor, t: int, backend: str) -> T
 
 
 @torch.library.custom_op("grace::self_attention_paged", mutates_args=("pool",))
-def _self_attention_paged(
-    qkv: Tensor, pool: Tensor, table: Tensor, t: int, backend: str
-) -> Tensor:
+def _self_attention_paged(qkv: Tensor, pool: Tensor, table: Tensor, t: int, backend: str) -> Tensor:
     if backend == "reference":
         return paged_reference(qkv, pool, table, t)
     from grace.kernels.self_attention.kernel import attend_triton

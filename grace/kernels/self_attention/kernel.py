@@ -1,9 +1,9 @@
 """Self-attention over short prefixes in Triton: plain dot products, many rows and heads a program.
 
-A prefix is a few tokens, so there is nothing for matrix units: a block-diagonal tile of G rows would
-do G times the arithmetic and let a row's NaN into its neighbours. Here each (row, key head) pair
-owns some lanes of a warp, which hold its keys and values in registers, 16 bytes a lane and load.
-Every load is issued before the first sum needs one; each block is read once per pair.
+A prefix is a few tokens, so there is nothing for matrix units: a block-diagonal tile of G rows
+would do G times the arithmetic and let a row's NaN into its neighbours. Here each (row, key head)
+pair owns some lanes of a warp, which hold its keys and values in registers, 16 bytes a lane and
+load. Every load is issued before the first sum needs one; each block is read once per pair.
 """
 
 from __future__ import annotations
@@ -71,10 +71,9 @@ def attend_kernel(
     row = pair // KV_HEADS
     kv_head = pair % KV_HEADS
     column = tl.arange(0, WIDE_D)
-    if WIDE_D == D:
-        mask = inside[:, None]
-    else:
-        mask = inside[:, None] & (column < D)[None, :]
+    mask = inside[:, None]
+    if WIDE_D != D:
+        mask = mask & (column < D)[None, :]
     within = (kv_head * D)[:, None] + column[None, :]
 
     keys = ()
@@ -85,13 +84,13 @@ def attend_kernel(
         else:
             block = row * L + j
         place = pool + (block * (2 * KV_HEADS * D))[:, None] + within
-        keys = keys + (tl.load(place, mask=mask, other=0.0),)
-        values = values + (tl.load(place + KV_HEADS * D, mask=mask, other=0.0),)
+        keys += (tl.load(place, mask=mask, other=0.0),)
+        values += (tl.load(place + KV_HEADS * D, mask=mask, other=0.0),)
     row_start = query + (row * query_stride)[:, None]
     if FUSED:
         place = row_start + GROUP * KV_HEADS * D + within
-        keys = keys + (tl.load(place, mask=mask, other=0.0),)
-        values = values + (tl.load(place + KV_HEADS * D, mask=mask, other=0.0),)
+        keys += (tl.load(place, mask=mask, other=0.0),)
+        values += (tl.load(place + KV_HEADS * D, mask=mask, other=0.0),)
 
     for g in tl.static_range(GROUP):
         head = (kv_head * GROUP + g) * D
@@ -101,7 +100,7 @@ def attend_kernel(
         top = tl.full((PAIRS,), float("-inf"), WIDE)
         for j in tl.static_range(T + 1):
             score = tl.sum(q * keys[j].to(WIDE), 1)
-            scores = scores + (score,)
+            scores += (score,)
             top = tl.maximum(top, score)
         total = tl.zeros((PAIRS,), WIDE)
         attended = tl.zeros((PAIRS, WIDE_D), WIDE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grace.kernels.backends import check_float, form, triton_or_reference
+from grace.kernels.backends import check_float, form, runs_plain, triton_or_reference
 from grace.kernels.swiglu.reference import swiglu_reference
 
 
@@ -25,7 +25,10 @@ def swiglu(gate_up: Tensor, backend: str = "auto") -> Tensor:
     check_float("gate_up", gate_up)
     if gate_up.ndim == 0 or gate_up.shape[-1] % 2:
         raise ValueError(f"gate_up must be [..., 2 F], got {form(gate_up)}")
-    return torch.ops.grace.swiglu(gate_up, triton_or_reference(backend, gate_up.device))
+    chosen = triton_or_reference(backend, gate_up.device)
+    if runs_plain(chosen):
+        return swiglu_reference(gate_up)
+    return torch.ops.grace.swiglu(gate_up, chosen)
 
 
 @torch.library.custom_op("grace::swiglu", mutates_args=())

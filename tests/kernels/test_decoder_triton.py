@@ -43,16 +43,16 @@ def test_the_references_agree_with_float64():
     check_small("auto", dtype=torch.bfloat16)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-@pytest.mark.parametrize("seed", range(4))
-def test_random_sizes_on_a_gpu(dtype, seed):
-    check_many("triton", "cuda", dtype, range(3 * seed, 3 * seed + 3))
+@pytest.mark.parametrize("seed", range(12))
+def test_random_sizes_on_a_gpu(seed):
+    dtypes = (torch.bfloat16, torch.float32, torch.bfloat16, torch.float16)
+    check_many("triton", "cuda", dtypes[seed % 4], seed)
 
 
 test_random_sizes_on_a_gpu.pytestmark += gpu
 
 
-@pytest.mark.parametrize("backend", ["cudnn", "flash", "efficient", "auto"])
+@pytest.mark.parametrize("backend", ["cudnn", "flash", "efficient"])
 @pytest.mark.parametrize("ragged", [False, True], ids=["full", "ragged"])
 def test_torchs_attention_on_a_gpu(backend, ragged):
     if backend == "flash" and ragged:

@@ -16,7 +16,7 @@ from torch import Tensor
 from grace.kernels.tuning import choose
 
 # [warps, bytes that a lane holds of each key]; the first is the default
-CANDIDATES = [[4, 16], [1, 16], [2, 16], [8, 16], [2, 32], [4, 32]]
+CANDIDATES = [[4, 16], [1, 16], [2, 16], [8, 16], [2, 32]]
 
 
 def attend_triton(

@@ -130,3 +130,29 @@ def test_a_compiled_loop_replays_from_a_cuda_graph():
 
 
 test_a_compiled_loop_replays_from_a_cuda_graph.pytestmark = gpu
+
+
+def operations():
+    draw = Draw(1, "cpu", torch.float32)
+    qkv, pool = draw.normal(3, 8 * 4), draw.normal(12, 2, 2, 4)
+    query, table = draw.normal(3, 4, 4), torch.arange(12, dtype=torch.int32).view(3, 4)
+    context, weight = draw.normal(1, 2, 5, 4), draw.normal(32)
+    parents = torch.tensor([[2, 0, 1, 1]])
+    return {
+        "self_attention": (query, pool.view(3, 4, 2, 2, 4), 1),
+        "self_attention_fused": (qkv, pool.view(3, 4, 2, 2, 4), 1),
+        "self_attention_paged": (qkv, pool, table, 1),
+        "block_reorder": (table, parents, 2, 6),
+        "cross_attention": (query[None], context, context, None),
+        "rms_norm": (qkv, weight, 1e-6),
+        "add_rms_norm": (qkv, qkv.clone(), weight, 1e-6),
+        "swiglu": (qkv,),
+    }
+
+
+@pytest.mark.parametrize("name", operations())
+def test_an_operation_does_what_it_declares(name):
+    """Its schema tells what it changes, and its fake kernel what it returns."""
+    checks = ("test_schema", "test_faketensor", "test_aot_dispatch_static")
+    arguments = (*operations()[name], "reference")
+    torch.library.opcheck(getattr(torch.ops.grace, name).default, arguments, test_utils=checks)

@@ -36,7 +36,8 @@ def cross_attention(
             clamped.
         backend: one of `BACKENDS`. `auto` is the reference on a CPU; on CUDA the fastest of the
             others, measured at the first call of a shape (beams rounded up to a power of two) and
-            kept on disk (`grace.kernels.tuning`), the first that can run while a graph is captured.
+            kept on disk (`grace.kernels.tuning`); a shape first met inside a graph's capture gets
+            `triton`, or in float32 `efficient`.
             `flash` has no lengths; with them its choice is an error.
 
     Returns:
@@ -75,7 +76,7 @@ def cross_attention(
     if backend == "auto" and query.device.type == "cpu":
         backend = "reference"
     if runs_plain(backend):
-        return cross_attention_reference(query, key, value, lengths)
+        return cross_attention_reference(query, key, value, lengths).contiguous()
     return torch.ops.grace.cross_attention(query, key, value, lengths, backend)
 
 

@@ -32,17 +32,14 @@ def run_backend(
 
 
 def choose_backend(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> str:
-    """Return the fastest backend for this shape, or the reference where none is known to run."""
+    """Return the fastest backend for this shape, or the reference where no other runs."""
     if query.device.type != "cuda" or not has_triton() or query.element_size() == 8:
         return "reference"
-    # The first is what an unmeasured shape gets. cuDNN has half types only, and heads of whole
-    # 16-byte pieces; Triton's kernel runs every shape, but slowly in float32.
+    # The first is what an unmeasured shape gets, so it must run every shape: Triton's kernel does,
+    # but in float32, without matrix units, others are faster where they run.
+    candidates = ["triton", "cudnn", "efficient"] + ["flash"] * (lengths is None)
     if query.element_size() == 4:
         candidates = ["efficient", "triton"] if query.shape[3] % 4 == 0 else ["triton"]
-    elif query.shape[3] % 8 == 0 and query.shape[3] <= 128:
-        candidates = ["cudnn", "triton", "efficient"] + ["flash"] * (lengths is None)
-    else:
-        candidates = ["triton", "efficient"] + ["flash"] * (lengths is None)
     batch, beams, num_heads, head_dim = query.shape
     shape = (
         batch, 1 << (beams - 1).bit_length(), num_heads, key.shape[1], key.shape[2], head_dim,

@@ -11,17 +11,21 @@ from torch import Tensor
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
-def triton_or_reference(backend: str, device: torch.device) -> str:
-    """Resolve `auto`: Triton on CUDA where it is installed, else the reference.
+def triton_or_reference(backend: str, like: Tensor) -> str:
+    """Resolve `auto` for a tensor: Triton on CUDA where it is installed, else the reference.
 
     Raises:
-        ValueError: if there is no such backend.
+        ValueError: if there is no such backend, or it is `triton` and the tensor float64, which our
+            kernels do not compute in.
     """
     if backend not in ("auto", "triton", "reference"):
         raise ValueError(f"backend must be auto, triton or reference, got {backend!r}")
+    wide = like.dtype == torch.float64
+    if backend == "triton" and wide:
+        raise ValueError("backend triton takes no float64; use auto or reference")
     if backend != "auto":
         return backend
-    return "triton" if device.type == "cuda" and has_triton() else "reference"
+    return "triton" if like.is_cuda and has_triton() and not wide else "reference"
 
 
 def runs_plain(backend: str) -> bool:

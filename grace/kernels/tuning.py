@@ -22,7 +22,7 @@ import torch
 from grace.files import atomic_write
 
 _chosen: dict[tuple, Any] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()  # a candidate may itself choose
 _pick: Callable[[Sequence[Any]], Any] | None = None
 
 
@@ -71,7 +71,7 @@ def choose(
         return candidates[0]
     with _lock:
         if key not in _chosen:
-            path = _file(operation, shape, device)
+            path = _file(operation, shape, candidates, device)
             kept = json.loads(path.read_text())["choice"] if path.exists() else None
             if kept not in candidates:
                 kept, times_ms = _fastest(operation, candidates, run)
@@ -103,12 +103,14 @@ def _fastest(
     return candidates[times_ms.index(best)], finite
 
 
-def _file(operation: str, shape: tuple, device: torch.device) -> Path:
+def _file(operation: str, shape: tuple, candidates: Sequence[Any], device: torch.device) -> Path:
     import triton
 
     versions = [importlib.metadata.version(name) for name in ("torch", "triton")]
     machine = [torch.cuda.get_device_name(device), *versions]
-    name = hashlib.sha256(json.dumps([operation, shape, machine]).encode()).hexdigest()[:24]
+    name = hashlib.sha256(
+        json.dumps([operation, shape, list(candidates), machine]).encode()
+    ).hexdigest()[:24]
     return Path(triton.knobs.cache.dir) / "grace" / f"{operation}-{name}.json"
 
 

@@ -21,6 +21,7 @@ def test_it_is_gate_times_sigmoid_times_up(shape):
         (torch.zeros(2, 3), "auto", r"gate_up must be \[\.\.\., 2 F\]"),
         (torch.zeros(2, 4).long(), "auto", "gate_up must be floating point"),
         (torch.zeros(2, 4), "cuda", "backend must be"),
+        (torch.zeros(2, 4).double(), "triton", "backend triton takes no float64"),
     ],
 )
 def test_what_does_not_fit_is_refused(gate_up, backend, message):

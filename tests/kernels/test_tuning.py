@@ -44,6 +44,11 @@ def test_the_fastest_is_measured_once_and_kept(tmp_path, monkeypatch):
     kept = json.loads(next(tmp_path.glob("grace/test-*.json")).read_text())
     assert kept["choice"] == ["fast", 2]
     assert [candidate for candidate, _ in kept["ms"]] == [["slow", 4], ["fast", 2]]
+
+    def nested(_):
+        tuning.choose("inner", (1,), CANDIDATES, run, device)
+
+    assert tuning.choose("outer", (1,), ["a", "b"], nested, device) in ("a", "b")
     calls.clear()
     assert tuning.choose("test", (1, "a"), CANDIDATES, run, device) == ["fast", 2]
     monkeypatch.setattr(tuning, "_chosen", {})  # as a new process would find it

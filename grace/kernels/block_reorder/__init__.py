@@ -65,7 +65,7 @@ def block_reorder(
         raise ValueError(f"t must be from 1 to {table.shape[1] - 1}, got {t}")
     if not 0 <= first_block < 2**31 - parents.numel():
         raise ValueError(f"blocks must be from 0 to 2^31 - 1, got first_block {first_block}")
-    chosen = triton_or_reference(backend, table.device)
+    chosen = triton_or_reference(backend, table)
     if runs_plain(chosen):
         return block_reorder_reference(table, parents, t, first_block)
     return torch.ops.grace.block_reorder(table, parents, t, first_block, chosen)

@@ -37,8 +37,7 @@ def cross_attention(
         backend: one of `BACKENDS`. `auto` is the reference on a CPU; on CUDA the fastest of the
             others, measured at the first call of a shape (beams rounded up to a power of two) and
             kept on disk (`grace.kernels.tuning`); a shape first met inside a graph's capture gets
-            `triton`, or in float32 `efficient`.
-            `flash` has no lengths; with them its choice is an error.
+            `triton`, or `efficient` in float32. `flash` takes no lengths, `triton` no float64.
 
     Returns:
         `[B, M, H, D]`, contiguous, ready for the output projection.

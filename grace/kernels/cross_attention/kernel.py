@@ -38,7 +38,8 @@ def cross_attention_triton(
 
     def run(candidate: list[int]) -> None:
         block_m, block_t, tiles, warps, stages = candidate
-        grid = (triton.cdiv(beams, block_m * tiles), num_heads, batch)
+        # Heads first: programs that run together read whole rows of the queries between them.
+        grid = (num_heads, triton.cdiv(beams, block_m * tiles), batch)
         cross_attention_kernel[grid](
             query, key, value, out, lengths, beams, head_dim**-0.5 * 1.4426950408889634,
             *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *out.stride()[:3],
@@ -91,14 +92,14 @@ def cross_attention_kernel(
     BLOCK_M: tl.constexpr, BLOCK_T: tl.constexpr, TILES: tl.constexpr, STAGES: tl.constexpr,
     PRECISION: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    head = tl.program_id(1)
+    head = tl.program_id(0)
     batch = tl.program_id(2).to(tl.int64)
     query += batch * q_batch + head * q_head
     key += batch * k_batch + (head // GROUP) * k_head
     value += batch * v_batch + (head // GROUP) * v_head
     out += batch * o_batch + head * o_head
     length = tl.load(lengths + batch) if MASKED else T
-    first = tl.program_id(0) * (BLOCK_M * TILES)
+    first = tl.program_id(1) * (BLOCK_M * TILES)
 
     if T <= BLOCK_T:
         k = load_tile(key, k_position, 0, length, T, BLOCK_T, D, WIDE_D, MASKED)

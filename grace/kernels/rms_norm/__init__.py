@@ -27,7 +27,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, backend: str = "auto") -> Te
         ValueError: if shapes, dtypes, devices or the backend do not fit.
     """
     _check(x, weight)
-    chosen = triton_or_reference(backend, x.device)
+    chosen = triton_or_reference(backend, x)
     if runs_plain(chosen):
         return rms_norm_reference(x, weight, eps)
     return torch.ops.grace.rms_norm(x, weight, eps, chosen)
@@ -50,7 +50,7 @@ def add_rms_norm(
     """
     _check(x, weight)
     check_form("residual", residual, x.shape, x)
-    chosen = triton_or_reference(backend, x.device)
+    chosen = triton_or_reference(backend, x)
     if runs_plain(chosen):
         return add_rms_norm_reference(x, residual, weight, eps)
     return torch.ops.grace.add_rms_norm(x, residual, weight, eps, chosen)

@@ -29,7 +29,7 @@ def rms_norm_triton(
         rms_norm_kernel[(triton.cdiv(num_rows, rows),)](
             x, residual, weight, normed, total, num_rows, eps,
             DIM=dim, WIDE_DIM=triton.next_power_of_2(dim), ROWS=rows, ADD=residual is not None,
-            WIDE=tl.float64 if x.dtype == torch.float64 else tl.float32, num_warps=warps,
+            num_warps=warps,
         )  # fmt: skip
 
     shape = (triton.next_power_of_2(num_rows), dim, str(x.dtype), residual is not None)
@@ -41,7 +41,6 @@ def rms_norm_triton(
 def rms_norm_kernel(
     x, residual, weight, normed, total, num_rows, eps,
     DIM: tl.constexpr, WIDE_DIM: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr,
-    WIDE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDE_DIM)
@@ -49,11 +48,13 @@ def rms_norm_kernel(
     mask = (row < num_rows)[:, None] & (column < DIM)[None, :]
     value = tl.load(x + place, mask=mask, other=0.0)
     if ADD:
-        added = value.to(WIDE) + tl.load(residual + place, mask=mask, other=0.0).to(WIDE)
+        added = value.to(tl.float32) + tl.load(residual + place, mask=mask, other=0.0).to(
+            tl.float32
+        )
         value = added.to(x.dtype.element_ty)
         tl.store(total + place, value, mask=mask)
-    value = value.to(WIDE)
+    value = value.to(tl.float32)
     scale = 1 / tl.sqrt(tl.sum(value * value, 1) / DIM + eps)
-    gain = tl.load(weight + column, mask=column < DIM, other=0.0).to(WIDE)
+    gain = tl.load(weight + column, mask=column < DIM, other=0.0).to(tl.float32)
     result = value * scale[:, None] * gain[None, :]
     tl.store(normed + place, result.to(x.dtype.element_ty), mask=mask)

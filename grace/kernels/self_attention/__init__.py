@@ -11,7 +11,8 @@ blocks and a table that says which block holds which position of which row.
 
 All of them read positions 0..t of a row and nothing else: slots past t may hold anything. No row's
 values reach another row, not even where they are NaN. Query head h reads key head h // (H / Hkv).
-Scores are scaled by D^-1/2; they, the softmax and the sums are float32. No gradients.
+Scores are scaled by D^-1/2; they, the softmax and the sums are float32 (float64 for float64). No
+gradients.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def self_attention(query: Tensor, cache: Tensor, t: int, backend: str = "auto") 
     check_form("cache", cache, (rows, cache.shape[1], 2, cache.shape[3], head_dim), query)
     _check_heads(num_heads, cache.shape[3])
     _check_position(t, cache.shape[1])
-    chosen = triton_or_reference(backend, query.device)
+    chosen = triton_or_reference(backend, query)
     if runs_plain(chosen):
         return attend_reference(query, cache[:, : t + 1])
     return torch.ops.grace.self_attention(query, cache, t, chosen)
@@ -75,7 +76,7 @@ def self_attention_fused(qkv: Tensor, cache: Tensor, t: int, backend: str = "aut
     check_form("cache", cache, (_rows(qkv), cache.shape[1], 2, *cache.shape[3:]), qkv)
     _check_projection(qkv, cache.shape[3], cache.shape[4])
     _check_position(t, cache.shape[1])
-    chosen = triton_or_reference(backend, qkv.device)
+    chosen = triton_or_reference(backend, qkv)
     if runs_plain(chosen):
         return fused_reference(qkv, cache, t)
     return torch.ops.grace.self_attention_fused(qkv, cache, t, chosen)
@@ -108,7 +109,7 @@ def self_attention_paged(
     if table.device != qkv.device or not table.is_contiguous():
         raise ValueError(f"table must be contiguous and on {qkv.device}, as qkv is")
     _check_position(t, table.shape[1])
-    chosen = triton_or_reference(backend, qkv.device)
+    chosen = triton_or_reference(backend, qkv)
     if runs_plain(chosen):
         return paged_reference(qkv, pool, table, t)
     return torch.ops.grace.self_attention_paged(qkv, pool, table, t, chosen)

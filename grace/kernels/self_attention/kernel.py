@@ -8,7 +8,6 @@ load. Every load is issued before the first sum needs one; each block is read on
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -48,7 +47,7 @@ def attend_triton(
             query, pool, table, out, rows, query.stride(0), head_dim**-0.5 * 1.4426950408889634,
             T=t, L=max_length, KV_HEADS=num_kv_heads, GROUP=num_heads // num_kv_heads,
             D=head_dim, WIDE_D=wide_dim, PAIRS=pairs, FUSED=fused, PAGED=table is not None,
-            WIDE=tl.float64 if query.dtype == torch.float64 else tl.float32, num_warps=warps,
+            num_warps=warps,
         )  # fmt: skip
 
     shape = (
@@ -64,7 +63,7 @@ def attend_kernel(
     query, pool, table, out, num_rows, query_stride, scale,
     T: tl.constexpr, L: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     D: tl.constexpr, WIDE_D: tl.constexpr, PAIRS: tl.constexpr,
-    FUSED: tl.constexpr, PAGED: tl.constexpr, WIDE: tl.constexpr,
+    FUSED: tl.constexpr, PAGED: tl.constexpr,
 ):  # fmt: skip
     pair = tl.program_id(0).to(tl.int64) * PAIRS + tl.arange(0, PAIRS)
     inside = pair < num_rows * KV_HEADS
@@ -95,19 +94,19 @@ def attend_kernel(
     for g in tl.static_range(GROUP):
         head = (kv_head * GROUP + g) * D
         q = tl.load(row_start + head[:, None] + column[None, :], mask=mask, other=0.0)
-        q = q.to(WIDE) * scale
+        q = q.to(tl.float32) * scale
         scores = ()
-        top = tl.full((PAIRS,), float("-inf"), WIDE)
+        top = tl.full((PAIRS,), float("-inf"), tl.float32)
         for j in tl.static_range(T + 1):
-            score = tl.sum(q * keys[j].to(WIDE), 1)
+            score = tl.sum(q * keys[j].to(tl.float32), 1)
             scores += (score,)
             top = tl.maximum(top, score)
-        total = tl.zeros((PAIRS,), WIDE)
-        attended = tl.zeros((PAIRS, WIDE_D), WIDE)
+        total = tl.zeros((PAIRS,), tl.float32)
+        attended = tl.zeros((PAIRS, WIDE_D), tl.float32)
         for j in tl.static_range(T + 1):
             share = tl.exp2(scores[j] - top)
             total += share
-            attended += share[:, None] * values[j].to(WIDE)
+            attended += share[:, None] * values[j].to(tl.float32)
         attended = attended / total[:, None]
         place = out + (row * (GROUP * KV_HEADS * D) + head)[:, None] + column[None, :]
         tl.store(place, attended.to(out.dtype.element_ty), mask=mask)

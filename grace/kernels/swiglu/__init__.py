@@ -25,7 +25,7 @@ def swiglu(gate_up: Tensor, backend: str = "auto") -> Tensor:
     check_float("gate_up", gate_up)
     if gate_up.ndim == 0 or gate_up.shape[-1] % 2:
         raise ValueError(f"gate_up must be [..., 2 F], got {form(gate_up)}")
-    chosen = triton_or_reference(backend, gate_up.device)
+    chosen = triton_or_reference(backend, gate_up)
     if runs_plain(chosen):
         return swiglu_reference(gate_up)
     return torch.ops.grace.swiglu(gate_up, chosen)

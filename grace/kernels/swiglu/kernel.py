@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -25,7 +24,6 @@ def swiglu_triton(gate_up: Tensor) -> Tensor:
         block, warps = candidate
         swiglu_kernel[(rows, triton.cdiv(size, block))](
             gate_up, out, SIZE=size, BLOCK=block, num_warps=warps,
-            WIDE=tl.float64 if gate_up.dtype == torch.float64 else tl.float32,
         )  # fmt: skip
 
     shape = (triton.next_power_of_2(rows), size, str(gate_up.dtype))
@@ -34,12 +32,12 @@ def swiglu_triton(gate_up: Tensor) -> Tensor:
 
 
 @triton.jit
-def swiglu_kernel(gate_up, out, SIZE: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr):
+def swiglu_kernel(gate_up, out, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = column < SIZE
     place = gate_up + row * (2 * SIZE) + column
-    gate = tl.load(place, mask=mask, other=0.0).to(WIDE)
-    up = tl.load(place + SIZE, mask=mask, other=0.0).to(WIDE)
+    gate = tl.load(place, mask=mask, other=0.0).to(tl.float32)
+    up = tl.load(place + SIZE, mask=mask, other=0.0).to(tl.float32)
     result = gate / (1 + tl.exp(-gate)) * up
     tl.store(out + row * SIZE + column, result.to(out.dtype.element_ty), mask=mask)

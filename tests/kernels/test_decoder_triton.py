@@ -17,11 +17,13 @@ from grace.kernels.self_attention import self_attention_paged
 from grace.kernels.swiglu import swiglu
 from grace.kernels.tuning import pinned
 
-gpu = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
-]
 BATCH, WIDTHS, HEADS, HEAD_DIM, POSITIONS = 2, (1, 5, 9), 4, 32, 12
+
+
+def gpu(test):
+    """Mark a test that needs a CUDA device."""
+    skip = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+    return pytest.mark.gpu(skip(test))
 
 
 def test_interpreted_on_the_cpu():
@@ -44,15 +46,14 @@ def test_the_references_agree_with_float64():
     check_small("auto", dtype=torch.bfloat16)
 
 
+@gpu
 @pytest.mark.parametrize("seed", range(12))
 def test_random_sizes_on_a_gpu(seed):
     dtypes = (torch.bfloat16, torch.float32, torch.bfloat16, torch.float16)
     check_many("triton", "cuda", dtypes[seed % 4], seed)
 
 
-test_random_sizes_on_a_gpu.pytestmark += gpu
-
-
+@gpu
 @pytest.mark.parametrize("backend", ["cudnn", "flash", "efficient"])
 @pytest.mark.parametrize("ragged", [False, True], ids=["full", "ragged"])
 def test_torchs_attention_on_a_gpu(backend, ragged):
@@ -63,9 +64,6 @@ def test_torchs_attention_on_a_gpu(backend, ragged):
     ):
         draw = Draw(seed, "cuda", torch.bfloat16)
         check_cross_attention(draw, backend, batch, beams, heads, positions, head_dim, ragged)
-
-
-test_torchs_attention_on_a_gpu.pytestmark += gpu
 
 
 def make_inputs(device, dtype):
@@ -112,6 +110,7 @@ def test_a_compiled_loop_is_one_graph():
     assert torch.equal(inputs["pool"], pool)
 
 
+@gpu
 def test_a_compiled_loop_replays_from_a_cuda_graph():
     inputs = make_inputs("cuda", torch.bfloat16)
     compiled = torch.compile(decode, fullgraph=True)
@@ -132,9 +131,6 @@ def test_a_compiled_loop_replays_from_a_cuda_graph():
             tensor.fill_(torch.nan)
         graph.replay()
         assert all(torch.equal(one, other) for one, other in zip(captured, first, strict=True))
-
-
-test_a_compiled_loop_replays_from_a_cuda_graph.pytestmark = gpu
 
 
 def operations():

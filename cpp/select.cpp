@@ -13,6 +13,8 @@
 #include <optional>
 #include <stdexcept>
 
+#include "offsets.h"
+
 namespace {
 
 struct Candidate {
@@ -64,8 +66,9 @@ private:
 };
 
 nb::tuple constrained_select(In3<float> columns, In2<double> logsumexp, In2<float> scores,
-                             In2<int64_t> nodes, In1<int64_t> child_offsets, In1<int32_t> child_tokens,
-                             std::optional<In1<int32_t>> words, int64_t width) {
+                             In2<int64_t> nodes, Offsets child_offsets, In1<int32_t> child_tokens,
+                             std::optional<In1<int32_t>> words, std::optional<In3<int32_t>> allowed,
+                             int64_t width) {
     const size_t batch = columns.shape(0), beams = columns.shape(1), vocab = columns.shape(2);
     const size_t keep = static_cast<size_t>(width);
     if (width < 1) throw std::invalid_argument("width must be at least 1");
@@ -73,9 +76,10 @@ nb::tuple constrained_select(In3<float> columns, In2<double> logsumexp, In2<floa
     std::vector<float> totals(batch * keep, -std::numeric_limits<float>::infinity());
     {
         nb::gil_scoped_release release;
-        const int64_t* offsets = child_offsets.data();
+        const OffsetReader offsets(child_offsets);
         const int32_t* child_token = child_tokens.data();
         const int32_t* word = words ? words->data() : nullptr;
+        const size_t child_words = allowed ? allowed->shape(2) : 0;
         Best best(keep);
         for (size_t b = 0; b < batch; ++b) {
             best.clear();
@@ -86,8 +90,14 @@ nb::tuple constrained_select(In3<float> columns, In2<double> logsumexp, In2<floa
                 if (node < 0 || !std::isfinite(normaliser)) continue;
                 const float score = scores.data()[row];
                 const float* logits = columns.data() + row * vocab;
-                for (int64_t entry = offsets[node]; entry < offsets[node + 1]; ++entry) {
+                const int32_t* bits = allowed ? allowed->data() + row * child_words : nullptr;
+                const int64_t first = offsets[static_cast<size_t>(node)];
+                const int64_t last = offsets[static_cast<size_t>(node) + 1];
+                if (bits && static_cast<size_t>(last - first) > child_words * 32)
+                    throw std::invalid_argument("allowed has too few words for a node's children");
+                for (int64_t entry = first; entry < last; ++entry) {
                     if (word && !(static_cast<uint32_t>(word[entry + 1]) >> b & 1)) continue;
+                    if (bits && !(bits[(entry - first) / 32] >> (entry - first) % 32 & 1)) continue;
                     const double logit = logits[child_token[entry]];
                     const float total = score + static_cast<float>(logit - normaliser);
                     best.offer(total, static_cast<int32_t>(m), entry + 1);
@@ -112,5 +122,5 @@ nb::tuple constrained_select(In3<float> columns, In2<double> logsumexp, In2<floa
 void bind_select(nb::module_& module) {
     module.def("constrained_select", &constrained_select, nb::arg("columns"), nb::arg("logsumexp"),
                nb::arg("scores"), nb::arg("nodes"), nb::arg("child_offsets"), nb::arg("child_tokens"),
-               nb::arg("words").none(), nb::arg("width"));
+               nb::arg("words").none(), nb::arg("allowed").none(), nb::arg("width"));
 }

@@ -37,6 +37,7 @@ def constrained_select(
     words: Tensor | None,
     width: int,
     backend: str = "auto",
+    allowed: Tensor | None = None,
 ) -> Selection:
     """Extend each beam by the tokens that its trie node and the request allow; keep the best.
 
@@ -50,19 +51,22 @@ def constrained_select(
         logsumexp: float64 [B, M], normaliser of each row over the whole vocabulary.
         scores: float32 [B, M], cumulative log-probabilities of the beams.
         nodes: int64 [B, M], their trie nodes; -1 marks a dead beam.
-        child_offsets: int64 [inner nodes + 1], bounds of each node's entries.
+        child_offsets: int32 or int64 [inner nodes + 1], bounds of each node's entries.
         child_tokens: int32 [entries], all below V; entry e leads to node e + 1.
         words: int32 [nodes], bit b of word n says whether request b may reach n; None allows all.
         width: how many beams to keep.
         backend: `auto` (native on the CPU, reference elsewhere), `native` or `reference`.
+        allowed: instead of `words`, int32 [B, M, ceil(C / 32)], C at least the number of children
+            of any of the nodes: bit j % 32 of word j // 32 says whether a beam may reach its
+            node's j-th child; see `match_children`.
 
     Raises:
         ValueError: if shapes, dtypes or the backend do not fit.
     """
-    _check(columns, logsumexp, scores, nodes, words, width)
+    _check(columns, logsumexp, scores, nodes, words, allowed, width)
     if backend not in ("auto", "native", "reference"):
         raise ValueError(f"backend must be auto, native or reference, got {backend!r}")
-    arguments = (columns, logsumexp, scores, nodes, child_offsets.long(), child_tokens, words)
+    arguments = (columns, logsumexp, scores, nodes, child_offsets, child_tokens, words, allowed)
     if backend == "reference" or (backend == "auto" and columns.device.type != "cpu"):
         return Selection(*select_reference(*arguments, width))
     from grace import _native
@@ -78,6 +82,7 @@ def _check(
     scores: Tensor,
     nodes: Tensor,
     words: Tensor | None,
+    allowed: Tensor | None,
     width: int,
 ) -> None:
     if columns.ndim != 3 or columns.dtype != torch.float32:
@@ -96,6 +101,16 @@ def _check(
             f"words must be int32 for at most 32 requests, got {_form(words)} for "
             f"{columns.shape[0]} requests"
         )
+    if allowed is not None:
+        if words is not None:
+            raise ValueError("words and allowed say the same in two ways: give one of them")
+        if (
+            allowed.dtype != torch.int32
+            or allowed.ndim != 3
+            or allowed.shape[:2] != columns.shape[:2]
+        ):
+            want = f"[{columns.shape[0]}, {columns.shape[1]}, words]"
+            raise ValueError(f"allowed must be int32 {want}, got {_form(allowed)}")
     if width < 1:
         raise ValueError(f"width must be at least 1, got {width}")
 

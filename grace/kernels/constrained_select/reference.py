@@ -14,6 +14,7 @@ def select_reference(
     child_offsets: Tensor,
     child_tokens: Tensor,
     words: Tensor | None,
+    allowed: Tensor | None,
     width: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return (parents, tokens, nodes, scores); the contract is `constrained_select`'s."""
@@ -26,8 +27,12 @@ def select_reference(
         beam, entry = _children(nodes[b, live], child_offsets)
         beam = live[beam]
         if words is not None:
-            allowed = (words[entry + 1] >> b & 1) != 0
-            beam, entry = beam[allowed], entry[allowed]
+            may = (words[entry + 1] >> b & 1) != 0
+            beam, entry = beam[may], entry[may]
+        if allowed is not None:
+            place = (entry - child_offsets[nodes[b, beam]]).long()  # among its siblings
+            may = (allowed[b, beam, place // 32] >> (place % 32) & 1) != 0
+            beam, entry = beam[may], entry[may]
         token = child_tokens[entry].long()
         step = (columns[b, beam, token].double() - logsumexp[b, beam]).float()
         total = scores[b, beam] + step
@@ -44,8 +49,8 @@ def select_reference(
 
 def _children(nodes: Tensor, child_offsets: Tensor) -> tuple[Tensor, Tensor]:
     """Return, for every child of every node, the row of its parent in `nodes` and its entry."""
-    first = child_offsets[nodes]
-    counts = child_offsets[nodes + 1] - first
+    first = child_offsets[nodes].long()
+    counts = child_offsets[nodes + 1].long() - first
     row = torch.repeat_interleave(torch.arange(len(nodes), device=nodes.device), counts)
     before = torch.cumsum(counts, 0) - counts
     entry = torch.arange(len(row), device=nodes.device) - before[row] + first[row]

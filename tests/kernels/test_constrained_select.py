@@ -76,8 +76,8 @@ def test_the_last_bit_of_a_word_is_a_request_like_others(backend):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"columns": torch.zeros(1, 2)}, "columns must be float32"),
-        ({"columns": torch.zeros(1, 1, 2, dtype=torch.float64)}, "columns must be float32"),
+        ({"columns": torch.zeros(1, 2)}, "columns must be float32, bfloat16"),
+        ({"columns": torch.zeros(1, 1, 2, dtype=torch.float64)}, "columns must be float32, bfloat16"),
         ({"scores": torch.zeros(1, 2)}, r"scores must be float32 \[1, 1\]"),
         ({"logsumexp": torch.zeros(1, 1)}, "logsumexp must be float64"),
         ({"nodes": torch.zeros(1, 1)}, "nodes must be int64"),

@@ -15,7 +15,6 @@ docs/constrained-select.md has the reasons and the bounds.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -26,6 +25,11 @@ BLOCK = 8192  # values that one program searches at once
 NOTHING = tl.constexpr(-(2**63))  # below every candidate
 EVERYTHING = tl.constexpr(2**63 - 1)
 LAST_NODE = tl.constexpr(2**32 - 1)
+# One compilation serves all of them: what varies from step to step, and never matters for speed.
+SIZES = (
+    "stride_b", "stride_m", "child_words", "beams", "splits", "slots", "width", "capacity",
+    "kept_capacity", "stride", "tile", "share", "limit",
+)  # fmt: skip
 
 
 def select_triton(
@@ -69,10 +73,11 @@ def select_triton(
         child_tokens, mask.contiguous(), columns.stride(0), columns.stride(1),
         0 if allowed is None else allowed.shape[2], beams,
     )  # fmt: skip
-    sizes = {"GROUPS": tiles.groups, "SPLITS": tiles.splits, "COLS": tiles.columns, "MASK": how}
+    share = tiles.groups // tiles.splits
     score_groups[(triton.cdiv(beams, tiles.rows), tiles.splits, batch)](
-        *step, maxima, ROWS=tiles.rows, **sizes, num_warps=4
-    )
+        *step, maxima, tiles.splits,
+        ROWS=tiles.rows, COLS=tiles.columns, SHARE=share, MASK=how, num_warps=4,
+    )  # fmt: skip
     block = min(triton.next_power_of_2(tiles.slots), BLOCK)
     choose_groups[(batch,)](
         maxima, cuts, chosen, counts, tiles.slots, width, tiles.chosen_groups,
@@ -80,8 +85,8 @@ def select_triton(
     )  # fmt: skip
     gather_candidates[(triton.cdiv(tiles.chosen_groups, tiles.gather_rows), batch)](
         *step, cuts, chosen, counts, kept, kept_beams, tiles.chosen_groups, tiles.kept,
-        kept.shape[1], ROWS=tiles.gather_rows, GATHER_COLS=tiles.gather_columns, **sizes,
-        num_warps=4,
+        kept.shape[1], tiles.splits, tiles.columns, share,
+        ROWS=tiles.gather_rows, COLS=tiles.gather_columns, MASK=how, num_warps=4,
     )  # fmt: skip
     block = min(triton.next_power_of_2(tiles.kept), BLOCK)
     thin_out[(batch,)](
@@ -90,7 +95,7 @@ def select_triton(
     )  # fmt: skip
     rank_candidates[(triton.cdiv(tiles.ranked, 32), batch)](
         kept, kept_beams, counts, child_tokens, *out, tiles.kept, tiles.ranked, kept.shape[1],
-        width, ROWS=32, COLS=128, num_warps=4,
+        width, ROWS=32, COLS=64, num_warps=4,
     )  # fmt: skip
 
 
@@ -139,12 +144,11 @@ def candidate_keys(
     return tl.where(inside, (ordered << 32) | (LAST_NODE - (entry + 1)), NOTHING)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def score_groups(
     columns, logsumexp, scores, nodes, child_offsets, child_tokens, mask, stride_b, stride_m,
-    child_words, beams, maxima,
-    ROWS: tl.constexpr, COLS: tl.constexpr, GROUPS: tl.constexpr, SPLITS: tl.constexpr,
-    MASK: tl.constexpr,
+    child_words, beams, maxima, splits,
+    ROWS: tl.constexpr, COLS: tl.constexpr, SHARE: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
     request = tl.program_id(2)
     split = tl.program_id(1)
@@ -165,12 +169,11 @@ def score_groups(
             child < count[:, None], child_words, MASK,
         )  # fmt: skip
         best = tl.maximum(best, keys)
-        begin += SPLITS * COLS
-    SHARE: tl.constexpr = GROUPS // SPLITS  # groups of this program, per beam
+        begin += splits * COLS
     if SHARE < COLS:
         best = tl.max(tl.reshape(best, (ROWS, COLS // SHARE, SHARE)), 1)
     group = split * SHARE + tl.arange(0, SHARE)[None, :]
-    tl.store(maxima + row[:, None] * GROUPS + group, best, mask=(beam < beams)[:, None])
+    tl.store(maxima + row[:, None] * (splits * SHARE) + group, best, mask=(beam < beams)[:, None])
 
 
 @triton.jit
@@ -238,7 +241,7 @@ def find_cut(values, length, width, limit, BLOCK: tl.constexpr):
     return low
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def choose_groups(
     maxima, cuts, chosen, counts, slots, width, capacity, BLOCK: tl.constexpr
 ):  # fmt: skip
@@ -259,42 +262,38 @@ def choose_groups(
     tl.store(counts + request * 3 + 1, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def gather_candidates(
     columns, logsumexp, scores, nodes, child_offsets, child_tokens, mask, stride_b, stride_m,
     child_words, beams, cuts, chosen, counts, kept, kept_beams, capacity, kept_capacity, stride,
-    ROWS: tl.constexpr, GATHER_COLS: tl.constexpr, COLS: tl.constexpr, GROUPS: tl.constexpr,
-    SPLITS: tl.constexpr, MASK: tl.constexpr,
+    splits, tile, share, ROWS: tl.constexpr, COLS: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
     request = tl.program_id(1)
     wide = request.to(tl.int64)
     number = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = number < tl.load(counts + wide * 3)
     slot = tl.load(chosen + wide * capacity + number, mask=inside, other=0)
-    beam = slot // GROUPS
+    beam = slot // (splits * share)
     row = wide * beams + beam
     start = wide * stride_b + beam.to(tl.int64) * stride_m
     normaliser, score, first, count = load_beams(
         logsumexp, scores, nodes, child_offsets, row, inside
     )
     cut = tl.load(cuts + wide)
-    SHARE: tl.constexpr = GROUPS // SPLITS
-    TURNS: tl.constexpr = COLS // SHARE  # children of a group in one tile of the first reading
-    split = ((slot % GROUPS) // SHARE)[:, None]
-    group = (slot % SHARE)[:, None]
-    end = tl.cdiv(tl.max(count, 0), SPLITS * COLS) * TURNS
+    turns = tile // share  # children of a group in one tile of the first reading
+    split = ((slot // share) % splits)[:, None]
+    group = (slot % share)[:, None]
+    end = tl.cdiv(tl.max(count, 0), splits * tile) * turns
     begin = 0
     while begin < end:
-        turn = (begin + tl.arange(0, GATHER_COLS))[None, :]
-        child = ((turn // TURNS) * SPLITS + split) * COLS + (turn % TURNS) * SHARE + group
+        turn = (begin + tl.arange(0, COLS))[None, :]
+        child = ((turn // turns) * splits + split) * tile + (turn % turns) * share + group
         keys = candidate_keys(
             columns, child_tokens, mask, request, row, start, normaliser, score, first, child,
             child < count[:, None], child_words, MASK,
         )  # fmt: skip
-        keys = tl.reshape(keys, (ROWS * GATHER_COLS,))
-        owner = tl.reshape(
-            tl.broadcast_to(beam[:, None], (ROWS, GATHER_COLS)), (ROWS * GATHER_COLS,)
-        )
+        keys = tl.reshape(keys, (ROWS * COLS,))
+        owner = tl.reshape(tl.broadcast_to(beam[:, None], (ROWS, COLS)), (ROWS * COLS,))
         reaches = keys >= cut
         found = tl.sum(reaches.to(tl.int32), 0)
         if found > 0:
@@ -304,10 +303,10 @@ def gather_candidates(
             reaches = reaches & (place < kept_capacity)
             tl.store(kept + wide * stride + place, keys, mask=reaches)
             tl.store(kept_beams + wide * stride + place, owner, mask=reaches)
-        begin += GATHER_COLS
+        begin += COLS
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def thin_out(
     kept, kept_beams, counts, kept_capacity, limit, stride, width, BLOCK: tl.constexpr
 ):  # fmt: skip
@@ -334,7 +333,7 @@ def thin_out(
     tl.store(counts + request * 3 + 2, tl.minimum(total, limit))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def rank_candidates(
     kept, kept_beams, counts, child_tokens, parents, tokens, nodes, scores, kept_capacity, limit,
     stride, width, ROWS: tl.constexpr, COLS: tl.constexpr,

@@ -150,7 +150,7 @@ def check_signs_and_holes(device):
     step["logsumexp"] = torch.zeros(1, 2, dtype=torch.float64)
     for scores in ([0.0, 0.0], [-0.0, 0.0], [3e38, -3e38], [torch.inf, -torch.inf], [torch.nan, 1]):
         step["scores"] = torch.tensor([scores])
-        for width in (1, 3, 8):
+        for width in (1, 8):
             check_step(step, width, device)
     step["logsumexp"] = torch.tensor([[torch.nan, torch.inf]]).double()
     check_step(step, 4, device)

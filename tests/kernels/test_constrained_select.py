@@ -154,7 +154,7 @@ def test_a_workspace_that_is_too_small_is_refused():
 
 
 INTERPRETED = {
-    "random": "check_random('cpu', range(12), (1, 2, 3), (1, 2, 33), (2, 5, 64, 300), (1, 31, 33))",
+    "random": "check_random('cpu', range(10), (1, 2, 3), (1, 2, 33), (2, 5, 64, 300), (1, 31, 33))",
     "cuts": "check_shapes_that_defeat_cuts('cpu', 3, 70, (1, 33))",
     "signs": "check_signs_and_holes('cpu')",
 }
@@ -182,12 +182,16 @@ on_gpu = [
 AT_THRESHOLDS = (1, 31, 32, 33, 127, 128, 129, 511, 512, 513, 1023, 1024, 1025, 2048)
 
 
+def on_cuda(selection):
+    return type(selection)(*(tensor.cuda() for tensor in vars(selection).values()))
+
+
 @pytest.mark.parametrize("part", range(4))
 class TestOnGpu:
     pytestmark = on_gpu
 
     def test_random_steps(self, part):
-        seeds = range(part * 30, part * 30 + 30)
+        seeds = range(part * 12, part * 12 + 12)
         check_random(
             "cuda", seeds, (1, 2, 16, 32), (1, 2, 31, 33, 129, 1023), (2, 5, 64, 513, 1000),
             AT_THRESHOLDS, most=60_000,
@@ -195,9 +199,9 @@ class TestOnGpu:
 
     def test_many_children(self, part):
         vocab = (8192, 8193, 32_001, 150_001)[part]
-        for seed in range(6):
+        for seed in range(4):
             check_random(
-                "cuda", [part * 6 + seed], (1, 2), (1, 3, 40), (vocab,), (1, 33, 513, 1024),
+                "cuda", [part * 4 + seed], (1, 2), (1, 3, 40), (vocab,), (1, 33, 513, 1024),
                 most=400_000,
             )  # fmt: skip
 
@@ -222,22 +226,26 @@ class TestGraphOnGpu:
         workspace = Workspace.for_steps(16, [(513, 777, 512)], "cuda")
         return steps, static, workspace
 
-    def test_replays_see_new_data_and_give_the_same_bits(self, seed):
+    def test_a_thousand_replays_see_new_data_and_give_the_same_bits(self, seed):
         steps, static, workspace = self.prepared(seed)
-        select = lambda: constrained_select(**static, width=777, workspace=workspace)  # noqa: E731
+
+        def select():
+            return constrained_select(**static, width=777, workspace=workspace)
+
         select()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             out = select()
-        for round_ in range(250):
-            step = steps[round_ % len(steps)]
-            for name in ("columns", "logsumexp", "scores", "nodes"):
-                static[name].copy_(step[name])
-            workspace.poison(round_ % 256)
+        names = ("columns", "logsumexp", "scores", "nodes")
+        inputs = [{name: step[name].cuda() for name in names} for step in steps]
+        expected = [on_cuda(constrained_select(**s, width=777, backend="native")) for s in steps]
+        for replay in range(1000):
+            for name, tensor in inputs[replay % len(steps)].items():
+                static[name].copy_(tensor)
+            workspace.poison(replay % 256)
             graph.replay()
-            expected = constrained_select(**step, width=777, backend="native")
-            assert_same(expected, type(out)(*(tensor.cpu() for tensor in vars(out).values())))
+            assert_same(expected[replay % len(steps)], out)
 
     def test_two_streams_do_not_meet(self, seed):
         steps, static, workspace = self.prepared(seed)
@@ -253,11 +261,11 @@ class TestGraphOnGpu:
                 with torch.cuda.stream(stream):
                     found.append(constrained_select(**step, width=777, workspace=memory))
         torch.cuda.synchronize()
+        expected = [
+            on_cuda(constrained_select(**steps[i], width=777, backend="native")) for i in (0, 2)
+        ]
         for i, selection in enumerate(found):
-            expected = constrained_select(**steps[2 * (i % 2)], width=777, backend="native")
-            assert_same(
-                expected, type(selection)(*(tensor.cpu() for tensor in vars(selection).values()))
-            )
+            assert_same(expected[i % 2], selection)
 
 
 @pytest.mark.gpu

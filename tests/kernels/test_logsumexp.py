@@ -101,7 +101,7 @@ def test_triton_interpreted_on_the_cpu():
         "TRITON_INTERPRET": "1",
         "PYTHONPATH": os.pathsep.join([str(here.parent.parent), str(here)]),
     }
-    code = "from test_logsumexp import *; check_triton('cpu', (1, 2, 17, 513, 4097))"
+    code = "from test_logsumexp import *; check_triton('cpu', (1, 17, 4097))"
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
     )

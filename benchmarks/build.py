@@ -110,7 +110,7 @@ def timed_rows(case: str, command: list[str], workers: int, counts: dict) -> lis
     if done.returncode != 0:
         raise SystemExit(f"{case} failed")
     log = record.RESULTS / "cpu" / f"build-{case.split()[0]}.log"
-    log.write_text(re.sub(r"\"[^\"]*\"", "\"...\"", done.stderr) + done.stdout)
+    log.write_text(re.sub(r"\"[^\"]*\"", '"..."', done.stderr) + done.stdout)
     clock = re.search(r"Elapsed.*: ([\d:.]+)", done.stderr).group(1)
     seconds = sum(float(part) * 60**i for i, part in enumerate(reversed(clock.split(":"))))
     peak = int(re.search(r"Maximum resident set size \(kbytes\): (\d+)", done.stderr).group(1))

@@ -69,6 +69,4 @@ def build_static_trie(sids: np.ndarray, vocab_size: int) -> StaticTrie:
     pair_states[sids[:, 0], sids[:, 1]] = states[:, 1]
     first_mask = np.zeros(vocab_size, bool)
     first_mask[sids[:, 0]] = True
-    return StaticTrie(
-        np.concatenate([pairs, padding]), offsets, first_mask, pair_mask, pair_states
-    )
+    return StaticTrie(np.concatenate([pairs, padding]), offsets, first_mask, pair_mask, pair_states)

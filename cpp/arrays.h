@@ -23,23 +23,6 @@ using Out1 = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
 template <typename T>
 using Out2 = nb::ndarray<nb::numpy, T, nb::ndim<2>>;
 
-// Ascending bounds that are stored as int32 where they fit and as int64 past that.
-class Offsets {
-public:
-    explicit Offsets(nb::handle array) {
-        if (nb::isinstance<In1<int32_t>>(array))
-            narrow_ = nb::cast<In1<int32_t>>(array);
-        else
-            wide_ = nb::cast<In1<int64_t>>(array);
-    }
-    int64_t operator[](size_t i) const { return narrow_ ? narrow_->data()[i] : wide_->data()[i]; }
-    size_t size() const { return narrow_ ? narrow_->shape(0) : wide_->shape(0); }
-
-private:
-    std::optional<In1<int32_t>> narrow_;
-    std::optional<In1<int64_t>> wide_;
-};
-
 // Hands a vector's memory to numpy, which frees it.
 template <typename T>
 Out1<T> to_numpy(std::vector<T>&& values) {

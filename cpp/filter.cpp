@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "offsets.h"
+
 namespace {
 
 // Reasons for a refusal, in the order in which they are counted; attribute a is kFirstAttribute + a.
@@ -24,9 +26,9 @@ struct RangeRules {
 
 // The distinct rules of a categorical or set attribute, as value ids in CSR form; rule 0 is empty.
 struct ValueRules {
-    Offsets include_offsets;
+    OffsetReader include_offsets;
     In1<int32_t> include_values;
-    Offsets exclude_offsets;
+    OffsetReader exclude_offsets;
     In1<int32_t> exclude_values;
     int64_t num_values;
 };
@@ -52,7 +54,7 @@ struct Request {
 class AdFilter {
 public:
     AdFilter(In2<int32_t> signatures, In1<int32_t> ad_signatures, In2<int64_t> windows,
-             nb::handle sid_ad_offsets, nb::list rules)
+             Offsets sid_ad_offsets, nb::list rules)
         : signatures_(signatures),
           ad_signatures_(ad_signatures),
           windows_(windows),
@@ -63,7 +65,8 @@ public:
                 ranges_.push_back({nb::cast<In1<double>>(arrays[0]), nb::cast<In1<double>>(arrays[1])});
                 slot_.push_back({true, ranges_.size() - 1});
             } else {
-                sets_.push_back({Offsets(arrays[0]), nb::cast<In1<int32_t>>(arrays[1]), Offsets(arrays[2]),
+                sets_.push_back({OffsetReader(nb::cast<Offsets>(arrays[0])), nb::cast<In1<int32_t>>(arrays[1]),
+                                 OffsetReader(nb::cast<Offsets>(arrays[2])),
                                  nb::cast<In1<int32_t>>(arrays[3]), nb::cast<int64_t>(arrays[4])});
                 slot_.push_back({false, sets_.size() - 1});
             }
@@ -95,7 +98,7 @@ public:
     nb::tuple expand(In1<int64_t> sids, In1<uint8_t> paused, int64_t at, In1<uint8_t> known,
                      In1<double> numbers, nb::list value_ids) const {
         Request request = prepare(at, known, numbers, value_ids);
-        const int64_t num_sids = static_cast<int64_t>(sid_ad_offsets_.size()) - 1;
+        const int64_t num_sids = static_cast<int64_t>(sid_ad_offsets_.num_segments());
         std::vector<int64_t> kept, rows;
         std::vector<int64_t> dropped(kFirstAttribute + slot_.size());
         int64_t expanded = 0;
@@ -194,7 +197,7 @@ private:
     In2<int32_t> signatures_;
     In1<int32_t> ad_signatures_;
     In2<int64_t> windows_;
-    Offsets sid_ad_offsets_;
+    OffsetReader sid_ad_offsets_;
     std::vector<RangeRules> ranges_;
     std::vector<ValueRules> sets_;
     std::vector<Slot> slot_;  // attribute -> its kind and place in ranges_ or sets_
@@ -204,7 +207,7 @@ private:
 
 void bind_filter(nb::module_& module) {
     nb::class_<AdFilter>(module, "AdFilter", "Decides ads by their own rules; see grace.index.filter.")
-        .def(nb::init<In2<int32_t>, In1<int32_t>, In2<int64_t>, nb::handle, nb::list>(),
+        .def(nb::init<In2<int32_t>, In1<int32_t>, In2<int64_t>, Offsets, nb::list>(),
              nb::arg("signatures"), nb::arg("ad_signatures"), nb::arg("windows"),
              nb::arg("sid_ad_offsets"), nb::arg("rules"))
         .def("explain", &AdFilter::explain, nb::arg("positions"), nb::arg("paused"), nb::arg("at"),

@@ -4,21 +4,27 @@
 
 #include "exact.h"
 #include "filter.h"
+#include "intern.h"
 #include "logsumexp.h"
+#include "match_children.h"
 #include "select.h"
 #include "sort.h"
 #include "splice.h"
 #include "tables.h"
 #include "trie.h"
+#include "unions.h"
 
 NB_MODULE(_native, module) {
-    module.doc() = "Host hot paths of Grace (C++20): building, matching, selecting and filtering.";
+    module.doc() = "Host hot paths of Grace (C++20): reading, building, matching, selecting and filtering.";
     bind_exact(module);
     bind_filter(module);
+    bind_intern(module);
     bind_logsumexp(module);
+    bind_match_children(module);
     bind_select(module);
     bind_sort(module);
     bind_splice(module);
     bind_tables(module);
     bind_trie(module);
+    bind_unions(module);
 }

@@ -13,6 +13,8 @@
 #include <optional>
 #include <stdexcept>
 
+#include "offsets.h"
+
 namespace {
 
 struct Candidate {
@@ -64,7 +66,7 @@ private:
 };
 
 nb::tuple constrained_select(In3<float> columns, In2<double> logsumexp, In2<float> scores,
-                             In2<int64_t> nodes, nb::handle child_offsets, In1<int32_t> child_tokens,
+                             In2<int64_t> nodes, Offsets child_offsets, In1<int32_t> child_tokens,
                              std::optional<In1<int32_t>> words, std::optional<In3<int32_t>> allowed,
                              int64_t width) {
     const size_t batch = columns.shape(0), beams = columns.shape(1), vocab = columns.shape(2);
@@ -72,9 +74,9 @@ nb::tuple constrained_select(In3<float> columns, In2<double> logsumexp, In2<floa
     if (width < 1) throw std::invalid_argument("width must be at least 1");
     std::vector<int64_t> parents(batch * keep, 0), tokens(batch * keep, 0), chosen(batch * keep, -1);
     std::vector<float> totals(batch * keep, -std::numeric_limits<float>::infinity());
-    const Offsets offsets(child_offsets);
     {
         nb::gil_scoped_release release;
+        const OffsetReader offsets(child_offsets);
         const int32_t* child_token = child_tokens.data();
         const int32_t* word = words ? words->data() : nullptr;
         const size_t child_words = allowed ? allowed->shape(2) : 0;

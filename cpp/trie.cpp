@@ -5,6 +5,7 @@
 
 #include <stdexcept>
 
+#include "offsets.h"
 #include "threads.h"
 
 namespace {
@@ -135,9 +136,9 @@ nb::tuple build_trie(In2<int32_t> sids, Rows order, int workers) {
 // int32 [N, L]: the SIDs of a trie, ascending; [A, L], each once per ad, where `ad_offsets` is given.
 template <typename Offset>
 Out2<int32_t> trie_sids(In1<int64_t> level_offsets, In1<Offset> child_offsets,
-                        In1<int32_t> child_tokens, nb::object ad_offsets, int workers) {
-    const std::optional<Offsets> ads =
-        ad_offsets.is_none() ? std::nullopt : std::optional<Offsets>(ad_offsets);
+                        In1<int32_t> child_tokens, std::optional<Offsets> ad_offsets, int workers) {
+    std::optional<OffsetReader> ads;
+    if (ad_offsets) ads.emplace(*ad_offsets);
     const size_t levels = level_offsets.shape(0) - 2;
     const int64_t* starts = level_offsets.data();
     const size_t num_sids = static_cast<size_t>(starts[levels + 1] - starts[levels]);

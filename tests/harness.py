@@ -11,11 +11,14 @@ from unittest.mock import patch
 
 import oracle
 from hypothesis import settings
+from oracle_kway import KwayMatcher
 from strategies import Case
 
 import grace
 from grace.catalog import Schema
 from grace.index.bloom import bloom_bits
+
+UNION_MODES = ("bitmask+bloom", "static-kway", "dynamic-kway")
 
 
 def examples(share: float) -> settings:
@@ -35,11 +38,17 @@ def build_rows(
     )
 
 
-def union_matcher(case: Case, num_bits: int = 256, num_hashes: int = 4) -> oracle.UnionMatcher:
+def union_matcher(
+    case: Case, num_bits: int = 256, num_hashes: int = 4, matching: str = "bitmask+bloom"
+) -> oracle.UnionMatcher | KwayMatcher:
     """The oracle's conservative matcher, over the bit positions that Grace hashes values to."""
-    return oracle.UnionMatcher(
-        case.ads, case.schema, lambda value: bloom_bits(value, num_bits, num_hashes)
-    )
+
+    def bits(value: str) -> list[int]:
+        return bloom_bits(value, num_bits, num_hashes)
+
+    if matching == "bitmask+bloom":
+        return oracle.UnionMatcher(case.ads, case.schema, bits)
+    return KwayMatcher(case.ads, case.schema, bits, num_bits, matching)
 
 
 def retrieve(
@@ -73,12 +82,14 @@ def expected(
     request: dict,
     matching: str,
     plan=None,
-    union: oracle.UnionMatcher | None = None,
+    union: oracle.UnionMatcher | KwayMatcher | None = None,
 ) -> oracle.Expected | None:
     """The oracle's answer; None when the request must fail."""
     widths, num_sids = plan or case.plan
-    if matching == "bitmask+bloom" and union is None:
-        union = union_matcher(case)
+    if matching not in UNION_MODES:
+        union = None
+    elif union is None:
+        union = union_matcher(case, matching=matching)
 
     def logits(prefix):
         return case.generator.logits(request["features"], prefix)
@@ -111,7 +122,7 @@ def check_case(
 ) -> None:
     """Retrieve the case's requests in one batch and compare each with the oracle."""
     requests = case.requests if requests is None else requests
-    union = union_matcher(case) if matching == "bitmask+bloom" else None
+    union = union_matcher(case, matching=matching) if matching in UNION_MODES else None
     results = retrieve(index, case.generator, requests, matching, plan or case.plan, **options)
     assert not case.generator.violations
     for request, result in zip(requests, results, strict=True):

@@ -322,8 +322,10 @@ def allowed_prefixes(
         return valid_prefixes(ads)
     if matching == "exact":
         return eligible_prefixes(ads, request, schema)
+    if union is not None:
+        return union.prefixes(request)
     if matching == "bitmask+bloom":
-        return (union or UnionMatcher(ads, schema)).prefixes(request)
+        return UnionMatcher(ads, schema).prefixes(request)
     raise ValueError(matching)
 
 

@@ -25,7 +25,7 @@ SCHEMA = (
     {"name": "places", "kind": "set"},
     {"name": "interests", "kind": "set"},
 )
-MODES = ("off", "valid", "bitmask+bloom", "exact")
+MODES = ("off", "valid", "bitmask+bloom", "static-kway", "dynamic-kway", "exact")
 
 
 @dataclass(frozen=True)

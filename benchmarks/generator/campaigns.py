@@ -18,8 +18,8 @@ GENDERS = ("female", "male")
 
 # Choices, not measurements; docs/benchmark.md says what each is for.
 LOCAL_ADS = 0.5  # share of ads that name cities or regions
-LOCAL_POOL, BROAD_POOL = 0.62, 0.24  # campaigns per ad^(15/16)
-OWN_PLACES = 0.9  # local campaigns whose list of places is no older campaign's
+LOCAL_POOL, BROAD_POOL = 0.9, 0.35  # campaigns per ad^(15/16)
+OWN_PLACES = 0.95  # local campaigns whose list of places is no older campaign's
 INTEREST_LOCAL, INTEREST_BROAD = 0.9, 0.3  # share with a rule on the interest
 CODES_PER_INTEREST = 3  # broad categories that one named interest falls in
 WINDOWS = 0.1

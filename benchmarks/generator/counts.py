@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.generator.sids import NUM_CODES
-from benchmarks.generator.spec import NUM_LEVELS
+from benchmarks.generator.draw import distinct
+from benchmarks.generator.spec import NUM_CODES, NUM_LEVELS
 from benchmarks.generator.table import Chunk
 
 
@@ -45,9 +45,9 @@ class Tally:
         keys.sort()
         starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
         ads_per_sid = np.diff(starts, append=self.ads)
-        distinct = keys[starts]
+        sids = keys[starts]
         nodes = [
-            int(np.count_nonzero(np.diff(distinct // NUM_CODES ** (NUM_LEVELS - level)))) + 1
+            int(np.count_nonzero(np.diff(sids // NUM_CODES ** (NUM_LEVELS - level)))) + 1
             for level in range(1, NUM_LEVELS)
         ]
         p50, p99 = np.quantile(ads_per_sid, [0.5, 0.99], method="inverted_cdf")
@@ -71,5 +71,5 @@ class Tally:
         }
 
     def _merge(self, name: str) -> None:
-        self.distinct[name] = np.unique(np.concatenate([self.distinct[name], *self._pending[name]]))
+        self.distinct[name] = distinct(np.concatenate([self.distinct[name], *self._pending[name]]))
         self._pending[name] = []

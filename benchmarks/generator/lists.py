@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.generator.draw import mix
+from benchmarks.generator.draw import distinct, mix
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Lists:
     @staticmethod
     def collect(num_lists: int, lists: np.ndarray, values: np.ndarray) -> Lists:
         """Sort (list, value) pairs into lists and drop repeats."""
-        keys = np.unique(lists.astype(np.int64) << 32 | values)
+        keys = distinct(lists.astype(np.int64) << 32 | values)
         counts = np.bincount(keys >> 32, minlength=num_lists)
         return Lists(np.concatenate([[0], np.cumsum(counts)]), (keys & 0xFFFFFFFF).astype(np.int32))
 
@@ -45,7 +45,11 @@ class Lists:
 
     def without(self, other: Lists) -> Lists:
         """The lists less the values of the other's lists at the same place."""
-        kept = ~np.isin(self.keys(), other.keys())
+        if not len(self.values) or not len(other.values):
+            return self
+        keys, removed = self.keys(), other.keys()
+        found = np.minimum(np.searchsorted(removed, keys), len(removed) - 1)
+        kept = removed[found] != keys
         return Lists.collect(len(self.offsets) - 1, self.owners[kept], self.values[kept])
 
     def only(self, kept: np.ndarray) -> Lists:

@@ -15,8 +15,8 @@ from benchmarks.generator.lists import Lists
 from benchmarks.generator.spec import Spec
 
 SAME_REGION = 0.7  # of a rule's further cities; the others are elsewhere in the country
-# The uniform setting's list lengths: lognormal, 6 on average.
-MEDIAN_LENGTH, LENGTH_SIGMA = 3.0, 1.2
+# The uniform setting's list lengths: one and a lognormal number more, 6 on average.
+MEDIAN_MORE, SIGMA_MORE = 2.4, 1.2
 LENGTH_STEPS = 65_536
 
 
@@ -171,10 +171,10 @@ def _uniform_places(spec: Spec, plans: np.ndarray, local: np.ndarray, earth: Atl
 
 @cache
 def _lengths() -> np.ndarray:
-    """int64 [LENGTH_STEPS], list lengths at evenly spaced quantiles; 1 to about 450."""
-    normal = NormalDist(np.log(MEDIAN_LENGTH), LENGTH_SIGMA)
+    """int64 [LENGTH_STEPS], list lengths at evenly spaced quantiles; 1 to about 400."""
+    normal = NormalDist(np.log(MEDIAN_MORE), SIGMA_MORE)
     quantiles = [normal.inv_cdf((step + 0.5) / LENGTH_STEPS) for step in range(LENGTH_STEPS)]
-    return np.maximum(np.round(np.exp(quantiles)), 1).astype(np.int64)
+    return 1 + np.round(np.exp(quantiles)).astype(np.int64)
 
 
 def _draw_countries(spec: Spec, campaigns: np.ndarray, chosen: np.ndarray, earth: Atlas) -> Lists:

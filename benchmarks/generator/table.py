@@ -19,7 +19,7 @@ from benchmarks.generator.campaigns import (
     draw_audiences,
     interests,
 )
-from benchmarks.generator.draw import Stream, mix
+from benchmarks.generator.draw import Stream, distinct, mix
 from benchmarks.generator.lists import Lists
 from benchmarks.generator.place_rules import PlaceRules, draw_places
 from benchmarks.generator.sids import ad_items, item_sids, sid_keys
@@ -134,9 +134,9 @@ def make_chunk(spec: Spec, first: int, last: int) -> Chunk:
     return Chunk(
         batch=pa.record_batch(columns),
         sids=sid_keys(tokens),
-        attribute_rows=np.unique(attribute_rows),
-        place_lists=np.unique(place_lists[sizes > 0]),
-        signatures=np.unique(signatures),
+        attribute_rows=distinct(attribute_rows),
+        place_lists=distinct(place_lists[sizes > 0]),
+        signatures=distinct(signatures),
         num_windows=int(has_window[dealt].sum()),
         num_exclusions=int(has_exclusion[dealt].sum()),
         num_places=int((sizes > 0)[dealt].sum()),

@@ -1,26 +1,29 @@
-"""A catalogue read into columns: what the index is built from, checked row by row."""
+"""Catalogues and deltas read into columns by threads; the first wrong row stops them."""
 
 from __future__ import annotations
 
-from array import array
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from queue import SimpleQueue
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from grace.catalog.rows import BATCH_ROWS, iter_rows
-from grace.catalog.rules import Rule, RuleFault, parse_rule
-from grace.catalog.schema import Attribute, Schema
-from grace.catalog.tables import ALWAYS, Catalog, RangeTable, ValueTable
-from grace.catalog.values import INT64_MAX, INT64_MIN, checked_text, describe, instant
+from grace.catalog.batches import BATCH_ROWS, Batches, open_batches
+from grace.catalog.column_checks import check_columns
+from grace.catalog.dictionary import Dictionary
+from grace.catalog.parts import ARROW_TYPES, Part, Shape, refuse_duplicates
+from grace.catalog.row_checks import RowChecker
+from grace.catalog.rows import batch_rows, iter_rows
+from grace.catalog.schema import Schema
+from grace.catalog.tables import Catalog, Changes
 from grace.errors import CatalogError
 from grace.progress import progress
 
 COLUMNS = ("ad_id", "sid", "rules", "start", "end", "paused")
-MAX_TOKEN = 2**31 - 2  # so that the largest token + 1 is an int32 too
-MAX_LEVELS = 32
-
-Window = tuple[int, int]
 
 
 def read_catalog(source: object, schema: Schema, workers: int = 1) -> Catalog:
@@ -29,215 +32,174 @@ def read_catalog(source: object, schema: Schema, workers: int = 1) -> Catalog:
     Args:
         source: what `iter_rows` takes.
         schema: the attributes that rules may name.
+        workers: threads that share the row groups of a Parquet file, or the batches of a table.
 
     Raises:
         CatalogError: naming the row, the field, what was expected and what came.
     """
-    columns = _Columns(schema)
-    with progress("reading the catalogue") as advance:
-        for number, row in iter_rows(source, COLUMNS):
-            columns.add(number, row)
-            if number % BATCH_ROWS == 0:
-                advance(BATCH_ROWS)
-    return columns.finish()
+    changes = _read(source, schema, workers, removals=False)
+    if not len(changes.ads.ad_ids):
+        raise CatalogError("the catalogue has no rows; an index needs at least one ad")
+    return changes.ads
 
 
-class _Columns:
-    """Grows a catalogue row by row. Invariant: every column has as many entries as rows added."""
+def read_changes(source: object, schema: Schema, workers: int = 1) -> Changes:
+    """Read and check a delta: a catalogue whose optional column `removed` marks ads to remove.
 
-    def __init__(self, schema: Schema):
-        self.schema = schema
-        self.num_levels: int | None = None
-        self.id_type: type | None = None
-        self.pending_ids: list[str | int] = []
-        self.id_chunks: list[pa.Array] = []
-        self.row_numbers = array("q")
-        self.tokens = array("i")
-        self.rules = tuple(_RuleDictionary(attribute) for attribute in schema.attributes)
-        self.windows: dict[Window, int] = {ALWAYS: 0}
-        self.signatures: dict[tuple[int, ...], int] = {}
-        self.ad_signatures = array("i")
-        self.paused = bytearray()
+    Of a row with `removed` true only `ad_id` is read. There may be no rows at all; ids are then
+    int64.
 
-    def add(self, number: int, row: dict) -> None:
-        """Check one row and append it."""
-        self._add_id(number, row.get("ad_id"))
-        self._add_sid(number, row.get("sid"))
-        raw = row.get("rules")
-        if raw is None:
-            raw = {}
-        if not isinstance(raw, dict):
-            raise CatalogError(f"expected an object, got {describe(raw)}", number, "rules")
-        if not raw.keys() <= set(self.schema.names):
-            self._refuse_unknown_attribute(number, raw)
-        rule_ids = tuple(rules.intern(number, raw.get(rules.name)) for rules in self.rules)
-        window = self._window(number, row.get("start"), row.get("end"))
-        signature = (*rule_ids, self.windows.setdefault(window, len(self.windows)))
-        self.ad_signatures.append(self.signatures.setdefault(signature, len(self.signatures)))
-        paused = row.get("paused")
-        if paused is not None and not isinstance(paused, (bool, np.bool_)):
-            raise CatalogError(f"expected true or false, got {describe(paused)}", number, "paused")
-        self.paused.append(bool(paused))
-        self.row_numbers.append(number)
+    Raises:
+        CatalogError: as `read_catalog`; also if an id comes twice.
+    """
+    return _read(source, schema, workers, removals=True)
 
-    def finish(self) -> Catalog:
-        """Return the columns, after checking what only the whole catalogue shows."""
-        if not self.row_numbers:
-            raise CatalogError("the catalogue has no rows; an index needs at least one ad")
-        self._flush_ids()
-        ad_ids = pa.concat_arrays(self.id_chunks)
-        self._refuse_duplicates(ad_ids)
-        return Catalog(
-            schema=self.schema,
-            ad_ids=ad_ids,
-            sids=np.frombuffer(self.tokens, np.int32).reshape(-1, self.num_levels),
-            rules=tuple(map(_table, self.rules)),
-            windows=np.array(list(self.windows), np.int64),
-            signatures=np.array(list(self.signatures), np.int32).reshape(
-                len(self.signatures), len(self.rules) + 1
-            ),
-            ad_signatures=np.frombuffer(self.ad_signatures, np.int32),
-            paused=np.frombuffer(self.paused, np.bool_),
+
+class _Reader:
+    """One thread's dictionary, which outlives the groups of rows that it reads."""
+
+    def __init__(self, schema: Schema, *, removals: bool):
+        self.dictionary = Dictionary(schema)
+        self.removals = removals
+        self._rows = RowChecker(self.dictionary, removals=removals)
+
+    def read_batch(self, first: int, batch: pa.RecordBatch, shape: Shape) -> Part:
+        part = check_columns(batch, first, self.dictionary, shape, removals=self.removals)
+        if part is not None:
+            return part
+        (part,) = self.read_rows(batch_rows(batch, first), shape, batch.num_rows)
+        return part
+
+    def read_rows(
+        self, rows: Iterator[tuple[int, dict]], shape: Shape, rows_per_part: int = BATCH_ROWS
+    ) -> Iterator[Part]:
+        self._rows.start(shape)
+        for number, row in rows:
+            self._rows.add(number, row)
+            if len(self._rows) == rows_per_part:
+                yield self._rows.take()
+        if len(self._rows):
+            yield self._rows.take()
+
+
+@dataclass
+class _Group:
+    """What came of one group of rows, as far as the first error."""
+
+    reader: _Reader
+    shape: Shape = field(default_factory=Shape)
+    parts: list[Part] = field(default_factory=list)
+    error: CatalogError | None = None
+
+
+def _read(source: object, schema: Schema, workers: int, *, removals: bool) -> Changes:
+    if workers < 1:
+        raise ValueError(f"workers must be at least 1, got {workers}")
+    columns = (*COLUMNS, "removed") if removals else COLUMNS
+    shape = Shape()
+    groups = []
+    with (
+        open_batches(source, columns, coded="rules") as batches,
+        progress("reading the catalogue", batches and batches.num_rows) as advance,
+    ):
+        readers = [_Reader(schema, removals=removals) for _ in range(workers)]
+        found = (
+            _read_rows(source, columns, readers[0], advance)
+            if batches is None
+            else _read_groups(batches, readers, advance)
         )
-
-    def _add_id(self, number: int, ad_id: object) -> None:
-        if isinstance(ad_id, np.integer):
-            ad_id = int(ad_id)
-        kind = type(ad_id)
-        if kind not in (str, int):
-            raise CatalogError(
-                f"expected a string or an integer, got {describe(ad_id)}", number, "ad_id"
-            )
-        if self.id_type is None:
-            self.id_type = kind
-        if kind is not self.id_type:
-            raise CatalogError(
-                f"expected {_NAMES[self.id_type]} as in the rows before, got {describe(ad_id)}",
-                number,
-                "ad_id",
-            )
-        if kind is int and not INT64_MIN <= ad_id <= INT64_MAX:
-            raise CatalogError(f"expected a 64-bit integer, got {ad_id}", number, "ad_id")
-        if kind is str:
-            if not ad_id:
-                raise CatalogError("expected an id, got an empty string", number, "ad_id")
-            try:
-                checked_text(ad_id)
-            except ValueError as error:
-                raise CatalogError(str(error), number, "ad_id") from None
-        self.pending_ids.append(ad_id)
-        if len(self.pending_ids) == BATCH_ROWS:
-            self._flush_ids()
-
-    def _flush_ids(self) -> None:
-        arrow_type = pa.int64() if self.id_type is int else pa.large_string()
-        self.id_chunks.append(pa.array(self.pending_ids, arrow_type))
-        self.pending_ids = []
-
-    def _add_sid(self, number: int, sid: object) -> None:
-        if sid is None:
-            raise CatalogError("is missing; make SIDs first with `grace sid fit`", number, "sid")
-        if isinstance(sid, np.ndarray):
-            sid = sid.tolist()
-        if not isinstance(sid, (list, tuple)) or not 1 <= len(sid) <= MAX_LEVELS:
-            raise CatalogError(
-                f"expected a list of 1 to {MAX_LEVELS} tokens, got {describe(sid)}", number, "sid"
-            )
-        if self.num_levels is None:
-            self.num_levels = len(sid)
-        if len(sid) != self.num_levels:
-            raise CatalogError(
-                f"expected {self.num_levels} tokens as in the rows before, got {len(sid)}",
-                number,
-                "sid",
-            )
-        for level, token in enumerate(sid):
-            whole = isinstance(token, (int, np.integer)) and not isinstance(token, bool)
-            if not whole or not 0 <= token <= MAX_TOKEN:
-                raise CatalogError(
-                    f"expected an integer from 0 to {MAX_TOKEN}, got {describe(token)}",
-                    number,
-                    f"sid[{level}]",
-                )
-        self.tokens.extend(sid)
-
-    def _window(self, number: int, start: object, end: object) -> Window:
-        if start is None and end is None:
-            return ALWAYS
-        ends = list(ALWAYS)
-        for i, (field, value) in enumerate((("start", start), ("end", end))):
-            if value is not None:
-                try:
-                    ends[i] = instant(value, assume_utc=True)
-                except ValueError as error:
-                    raise CatalogError(str(error), number, field) from None
-        if ends[0] > ends[1]:
-            raise CatalogError(f"is after end ({start} > {end})", number, "start")
-        return ends[0], ends[1]
-
-    def _refuse_unknown_attribute(self, number: int, raw: dict) -> None:
-        for name, rule in raw.items():
-            if name not in self.schema.names and rule is not None:
-                known = ", ".join(self.schema.names) or "none"
-                raise CatalogError(
-                    f"is not in the schema, which has: {known}", number, f"rules.{name}"
-                )
-
-    def _refuse_duplicates(self, ad_ids: pa.Array) -> None:
-        order = pc.sort_indices(ad_ids)
-        ordered = ad_ids.take(order)
-        same = pc.equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
-        if same.any():
-            position = int(np.argmax(same))
-            rows = sorted(self.row_numbers[order[position + i].as_py()] for i in (0, 1))
-            raise CatalogError(
-                f"{ordered[position].as_py()!r} is in row {rows[0]} already; ids must be unique",
-                rows[1],
-                "ad_id",
-            )
+        with contextlib.closing(found):  # threads end before the file is closed
+            for group in found:
+                fault = shape.follow(group.shape)
+                error = group.error
+                # The first wrong row speaks, whichever thread came upon it first.
+                if fault and (error is None or error.row is None or fault.row <= error.row):
+                    raise fault
+                if error:
+                    raise error
+                groups.append(group)
+    return _assemble(groups, schema, shape)
 
 
-class _RuleDictionary:
-    """The distinct rules of one attribute, in order of first appearance."""
-
-    def __init__(self, attribute: Attribute):
-        self.attribute = attribute
-        self.name = attribute.name
-        self.rules: list[Rule | None] = [None]
-        self.ids: dict[Rule | None, int] = {None: 0}
-        # Raw rules repeat; `repr` tells 1, True and "1" apart, which hashing would not.
-        self.seen: dict[str, int] = {}
-
-    def intern(self, number: int, raw: object) -> int:
-        if raw is None:
-            return 0
-        key = repr(raw)
-        rule_id = self.seen.get(key)
-        if rule_id is None:
-            try:
-                rule = parse_rule(self.attribute, raw)
-            except RuleFault as fault:
-                field = ".".join(part for part in ("rules", self.name, fault.part) if part)
-                raise CatalogError(str(fault), number, field) from None
-            rule_id = self.ids.setdefault(rule, len(self.rules))
-            if rule_id == len(self.rules):
-                self.rules.append(rule)
-            self.seen[key] = rule_id
-        return rule_id
+def _read_rows(
+    source: object, columns: Sequence[str], reader: _Reader, advance: Callable[[int], None]
+) -> Iterator[_Group]:
+    """Yield one group of all rows."""
+    group = _Group(reader)
+    for part in reader.read_rows(iter_rows(source, columns), group.shape):
+        group.parts.append(part)
+        advance(len(part.numbers) + len(part.removed_numbers))
+    yield group
 
 
-_NAMES = {str: "a string", int: "an integer"}
+def _read_groups(
+    batches: Batches, readers: Sequence[_Reader], advance: Callable[[int], None]
+) -> Iterator[_Group]:
+    """Yield the groups in order, while threads work ahead."""
+    idle: SimpleQueue[_Reader] = SimpleQueue()
+    for reader in readers:
+        idle.put(reader)
+    stop = threading.Event()
+
+    def read(number: int) -> _Group:
+        group = _Group(idle.get())
+        try:
+            for first, batch in batches.read(number):
+                if stop.is_set():
+                    break
+                if batch.num_rows:
+                    group.parts.append(group.reader.read_batch(first, batch, group.shape))
+                    advance(batch.num_rows)
+        except CatalogError as error:
+            group.error = error
+        finally:
+            idle.put(group.reader)
+        return group
+
+    with ThreadPoolExecutor(len(readers), thread_name_prefix="catalogue") as pool:
+        try:
+            for future in [pool.submit(read, number) for number in range(batches.num_groups)]:
+                yield future.result()
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
 
 
-def _table(rules: _RuleDictionary) -> RangeTable | ValueTable:
-    if rules.attribute.kind == "range":
-        ends = [(-np.inf, np.inf) if rule is None else (rule.min, rule.max) for rule in rules.rules]
-        return RangeTable(*np.array(ends).T.copy())
-    pairs = [((), ()) if rule is None else (rule.include, rule.exclude) for rule in rules.rules]
-    ids: dict[str, int] = {}
-    columns = []
-    for side in (0, 1):
-        columns.append(np.cumsum([0, *(len(pair[side]) for pair in pairs)], dtype=np.int64))
-        flat = [ids.setdefault(value, len(ids)) for pair in pairs for value in pair[side]]
-        columns.append(np.array(flat, np.int32))
-    return ValueTable(pa.array(list(ids), pa.large_string()), *columns)
+def _assemble(groups: list[_Group], schema: Schema, shape: Shape) -> Changes:
+    """Bring all readers' numbers into one dictionary and all parts into whole columns."""
+    parts = [part for group in groups for part in group.parts]
+    dictionary, signatures = _merge(groups, schema)
+    groups.clear()
+    id_type = ARROW_TYPES[shape.id_kind or int]
+    ad_ids = pa.concat_arrays([pa.array([], id_type), *(part.ad_ids for part in parts)])
+    removed = pa.concat_arrays([pa.array([], id_type), *(part.removed for part in parts)])
+    numbers = [part.numbers for part in parts] + [part.removed_numbers for part in parts]
+    refuse_duplicates(pa.concat_arrays([ad_ids, removed]) if len(removed) else ad_ids, numbers)
+    ads = Catalog(
+        schema=schema,
+        ad_ids=ad_ids,
+        sids=_concatenate([part.sids for part in parts if len(part.sids)], (0, 0), np.int32),
+        rules=tuple(rules.table() for rules in dictionary.rules),
+        windows=dictionary.windows(),
+        signatures=dictionary.signatures(),
+        ad_signatures=_concatenate(signatures, 0, np.int32),
+        paused=_concatenate([part.paused for part in parts], 0, np.bool_),
+    )
+    return Changes(ads, removed)
+
+
+def _merge(groups: list[_Group], schema: Schema) -> tuple[Dictionary, list[np.ndarray]]:
+    """Return one dictionary of all readers' and, part by part, the ads' signatures in it."""
+    readers = list(dict.fromkeys(group.reader for group in groups))
+    dictionary = readers[0].dictionary if readers else Dictionary(schema)
+    renumbered = {reader: dictionary.merge(reader.dictionary) for reader in readers[1:]}
+    signatures = []
+    for group in groups:
+        ids = renumbered.get(group.reader)
+        for part in group.parts:
+            signatures.append(part.signatures if ids is None else ids[part.signatures])
+    return dictionary, signatures
+
+
+def _concatenate(arrays: list[np.ndarray], empty: int | tuple[int, ...], dtype: type) -> np.ndarray:
+    return np.concatenate(arrays) if arrays else np.empty(empty, dtype)

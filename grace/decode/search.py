@@ -13,6 +13,7 @@ from grace.decode.generator import Generator, Prefill
 from grace.decode.plan import BeamPlan
 from grace.errors import ModelError
 from grace.index.trie import Trie, find_children
+from grace.index.verdict import Verdict
 from grace.kernels.constrained_select import constrained_select
 
 
@@ -43,7 +44,7 @@ def beam_search(
     generator: Generator,
     prefill: Prefill,
     trie: Trie,
-    words: Tensor | None,
+    verdict: Verdict | None,
     plan: BeamPlan,
     batch: int,
     inside: bool = True,
@@ -54,7 +55,7 @@ def beam_search(
         generator: scores tokens.
         prefill: the generator's state for these requests.
         trie: the catalogue.
-        words: int32 [S], the matcher's verdict, or None to allow every prefix.
+        verdict: what the matcher says of these requests, or None to allow every prefix.
         plan: widths; steps wider than the number of prefixes end with dead slots.
         batch: B.
         inside: whether beams stay in the trie; otherwise they take any token, and `nodes` tells
@@ -65,9 +66,8 @@ def beam_search(
         its fault is named; the others are as if they were alone.
     """
     nodes = torch.zeros(batch, 1, dtype=torch.int64)
-    if words is not None:  # a request that may see nothing is dead before the first step
-        requests = torch.arange(batch)[:, None]
-        nodes = torch.where(words[0] >> requests & 1 != 0, 0, -1)
+    if verdict is not None:  # a request that may see nothing is dead before the first step
+        nodes = torch.where(verdict.root[:, None], nodes, -1)
     scores = torch.where(nodes < 0, -torch.inf, 0.0).to(torch.float32)
     ranks, history = torch.zeros_like(nodes), torch.empty(batch, 1, 0, dtype=torch.int64)
     parents = tokens = None
@@ -81,9 +81,13 @@ def beam_search(
         columns, logsumexp = columns.cpu(), logsumexp.double().cpu()
         logsumexp = _note_faults(logsumexp, scores, faults, t)
         if inside:
+            words = allowed = None
+            if verdict is not None:
+                words = verdict.words
+                allowed = None if verdict.children is None else verdict.children(nodes)
             chosen = constrained_select(
                 columns, logsumexp, scores, nodes, trie.child_offsets, trie.child_tokens, words,
-                width,
+                width, allowed=allowed,
             )  # fmt: skip
             parents, tokens, nodes, scores = (
                 chosen.parents, chosen.tokens, chosen.nodes, chosen.scores,

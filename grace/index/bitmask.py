@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,14 +46,17 @@ class BitLayout:
         return int(self.offsets[attribute + 1]) - 1
 
 
-def bit_layout(tables: RuleTables, cuts: Sequence[np.ndarray]) -> BitLayout:
-    """Lay out the rows of an index whose range attributes are cut at `cuts`."""
-    widths = []
-    for attribute, rules, points in zip(tables.schema.attributes, tables.rules, cuts, strict=True):
-        if isinstance(rules, RangeRules):
-            widths.append(len(points) + 1 + 2)
-        else:
-            widths.append(_value_bits(attribute, rules) + 2)
+def bit_layout(tables: RuleTables) -> BitLayout:
+    """Lay out the bitmask rows of an index.
+
+    Raises:
+        CatalogError: if rules name too many values of a categorical attribute.
+    """
+    cuts, widths = [], []
+    for attribute, rules in zip(tables.schema.attributes, tables.rules, strict=True):
+        ranged = isinstance(rules, RangeRules)
+        cuts.append(range_cuts(rules) if ranged else np.empty(0))
+        widths.append((len(cuts[-1]) + 1 if ranged else _value_bits(attribute, rules)) + 2)
     return BitLayout(tuple(cuts), np.cumsum([0, *widths]))
 
 
@@ -85,43 +87,11 @@ def range_cuts(rules: RangeRules) -> np.ndarray:
     return cuts
 
 
-def rule_flags(tables: RuleTables, layout: BitLayout, attribute: int) -> np.ndarray:
-    """Return bool [R, width], the bits that each rule of an attribute sets in its segment."""
-    rules = tables.rules[attribute]
-    width = int(layout.offsets[attribute + 1] - layout.offsets[attribute])
-    other, unknown = width - 2, width - 1
-    if isinstance(rules, RangeRules):
-        cuts = layout.cuts[attribute]
-        flags = np.zeros((rules.num_rules, width), bool)
-        first = np.searchsorted(cuts, rules.min.numpy(), side="right")
-        last = np.searchsorted(cuts, rules.max.numpy(), side="right")
-        interval = np.arange(len(cuts) + 1)
-        flags[:, :other] = (first[:, None] <= interval) & (interval <= last[:, None])
-    elif tables.schema.attributes[attribute].kind == "categorical":
-        flags = _categorical_flags(rules, width)
-    else:
-        flags = np.zeros((rules.num_rules, width), bool)
-        flags[:, other] = ~rules.has_include.numpy()
-    flags[0] = True
-    flags[1:, unknown] = False
-    return flags
-
-
-def _categorical_flags(rules: ValueRules, width: int) -> np.ndarray:
-    include, exclude = _membership(rules, "include"), _membership(rules, "exclude")
-    only_excludes = ~rules.has_include.numpy()
-    flags = np.zeros((len(only_excludes), width), bool)
-    flags[:, :-2] = (include | only_excludes[:, None]) & ~exclude
-    flags[:, -2] = only_excludes
-    return flags
-
-
-def _membership(rules: ValueRules, side: str) -> np.ndarray:
-    offsets = getattr(rules, f"{side}_offsets").numpy()
-    member = np.zeros((len(offsets) - 1, len(rules.values)), bool)
-    row = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    member[row, getattr(rules, f"{side}_values").numpy()] = True
-    return member
+def range_intervals(rules: RangeRules, cuts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return int32 [R] twice, the first and the last elementary interval of each rule."""
+    ends = (rules.min.numpy(), rules.max.numpy())
+    first, last = (np.searchsorted(cuts, end, side="right").astype(np.int32) for end in ends)
+    return first, last
 
 
 def request_flags(tables: RuleTables, layout: BitLayout, targeting: Targeting) -> np.ndarray:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from grace.errors import ConfigError
-
-VALUES_AT_ONCE = 64  # keeps what `contains_any` holds small
+from grace.index.bits import pack_bits
 
 
 @dataclass(frozen=True)
@@ -48,39 +47,14 @@ def bloom_bits(value: str, num_bits: int = 256, num_hashes: int = 4) -> list[int
     return [(first + i * second) % num_bits for i in range(num_hashes)]
 
 
-def bloom_flags(values: Sequence[str], shape: BloomShape) -> np.ndarray:
-    """Return bool [n, w], the filter of each single value."""
+def bloom_words(values: Sequence[str], shape: BloomShape) -> np.ndarray:
+    """Return int64 [n, w / 64], the filter of each single value."""
+    import xxhash
+
+    digests = np.array([xxhash.xxh64_intdigest(value.encode()) for value in values], np.uint64)
+    first, second = digests & np.uint64(0xFFFFFFFF), digests >> np.uint64(32) | np.uint64(1)
+    hashes = np.arange(shape.num_hashes, dtype=np.uint64)
+    positions = (first[:, None] + hashes * second[:, None]) % np.uint64(shape.num_bits)
     flags = np.zeros((len(values), shape.num_bits), bool)
-    for row, value in enumerate(values):
-        flags[row, bloom_bits(value, shape.num_bits, shape.num_hashes)] = True
-    return flags
-
-
-def bloom_columns(rows: np.ndarray, num_bits: int) -> np.ndarray:
-    """Turn stored filters int64 [R, W] on their side: uint8 [w, R / 8], a bit per row."""
-    bits = np.unpackbits(rows.view(np.uint8), axis=1, count=num_bits, bitorder="little")
-    return np.packbits(bits.T, axis=1, bitorder="little")
-
-
-def contains_any(columns: np.ndarray, positions: np.ndarray, num_rows: int) -> np.ndarray:
-    """Say whether each stored row holds all bits of at least one value (equation 8).
-
-    A value asks for the AND of its h columns, eight rows at a time; so many values and many rows
-    cost little more than reading those columns.
-
-    Args:
-        columns: uint8 [w, R / 8], of `bloom_columns`.
-        positions: int64 [n, h], the bits of each value.
-        num_rows: R.
-
-    Returns:
-        bool [R]; false where n is 0.
-    """
-    hit = np.zeros(columns.shape[1], np.uint8)
-    for first in range(0, len(positions), VALUES_AT_ONCE):
-        part = positions[first : first + VALUES_AT_ONCE]
-        held = columns[part[:, 0]]
-        for column in part.T[1:]:
-            held &= columns[column]
-        hit |= np.bitwise_or.reduce(held, axis=0)
-    return np.unpackbits(hit, count=num_rows, bitorder="little").astype(bool)
+    flags[np.arange(len(values))[:, None], positions.astype(np.int64)] = True
+    return pack_bits(flags)

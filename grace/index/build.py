@@ -11,15 +11,13 @@ from torch import Tensor
 
 from grace import _native
 from grace.catalog import Catalog, Schema
-from grace.errors import CatalogError
+from grace.index.bitmask import bit_layout
 from grace.index.bloom import BloomShape
 from grace.index.lookup import IntegerTable, TextTable, text_buffers
 from grace.index.numbering import number_tables
-from grace.index.rules import RuleTables, ValueRules
+from grace.index.rules import RuleTables
 from grace.index.trie import Trie, build_trie
 from grace.progress import progress
-
-MAX_CATEGORICAL_VALUES = 16_384
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ def build_data(catalog: Catalog, bloom: BloomShape, workers: int = 1) -> IndexDa
             catalog.schema, catalog.rules, catalog.windows, catalog.signatures,
             catalog.ad_signatures, order, workers,
         )  # fmt: skip
-        check_categorical(tables)
+        bit_layout(tables)  # refuses what a bitmask cannot hold now, not when first asked for
         advance(1)
         ad_ids = _id_table(catalog.ad_ids, order, workers)
         advance(1)
@@ -93,19 +91,6 @@ def ad_order(catalog: Catalog, workers: int) -> np.ndarray:
     if pa.types.is_integer(catalog.ad_ids.type):
         return _native.sort_by_integer_id(catalog.sids, catalog.ad_ids.to_numpy(), workers)
     return _native.sort_by_text_id(catalog.sids, *text_buffers(catalog.ad_ids), workers)
-
-
-def check_categorical(tables: RuleTables) -> None:
-    """Refuse a categorical attribute whose values would not fit a row of bits."""
-    for attribute, rules in zip(tables.schema.attributes, tables.rules, strict=True):
-        if attribute.kind != "categorical" or not isinstance(rules, ValueRules):
-            continue
-        if len(rules.values) > MAX_CATEGORICAL_VALUES:
-            raise CatalogError(
-                f"rules name {len(rules.values):,} values; a categorical attribute takes a bit "
-                f"for each and holds at most {MAX_CATEGORICAL_VALUES:,}: declare it as kind: set",
-                field=f"rules.{attribute.name}",
-            )
 
 
 def _id_table(ad_ids: pa.Array, order: np.ndarray, workers: int) -> TextTable | IntegerTable:

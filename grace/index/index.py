@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
 
 from grace.catalog import Schema, parse_targeting, read_catalog
 from grace.catalog.values import describe
@@ -18,13 +17,14 @@ from grace.index import pauses, storage
 from grace.index.bits import MAX_REQUESTS
 from grace.index.bloom import BloomShape
 from grace.index.build import IndexData, build_data
-from grace.index.conservative import UnionMatcher, build_union_matcher
 from grace.index.exact import ExactMatcher
 from grace.index.filter import AdFilter, Expansion
 from grace.index.rules import CompiledTargeting
 from grace.index.trie import Trie
+from grace.index.unions import UNIONS, UnionMatcher, build_unions
+from grace.index.verdict import Verdict
 
-MATCHERS = ("off", "valid", "bitmask+bloom", "exact")
+MATCHERS = ("off", "valid", *UNIONS, "exact")
 
 
 def build_index(
@@ -78,6 +78,8 @@ class Index:
         self.ad_paused = data.ad_paused.clone()
         self._directory = directory
         self._pausing = threading.Lock()
+        self._unions: dict[str, UnionMatcher] = {}
+        self._building = threading.Lock()
         self._filter = AdFilter(data.tables, data.sid_ad_offsets, data.ad_signatures)
 
     @staticmethod
@@ -178,35 +180,40 @@ class Index:
         """
         return self.data.tables.compile(parse_targeting(self.schema, attributes, at))
 
-    def match(self, matching: str, requests: Sequence[CompiledTargeting]) -> Tensor | None:
-        """Return the matcher's verdict on every prefix.
+    def unions(self, matching: str) -> UnionMatcher:
+        """Return one of the paper's matchers; the first call derives it from the ads' rules.
 
         Args:
-            matching: `off`, `valid`, `bitmask+bloom` or `exact`.
+            matching: `bitmask+bloom`, `static-kway` or `dynamic-kway`.
+        """
+        with self._building:
+            if matching not in self._unions:
+                data = self.data
+                self._unions[matching] = build_unions(
+                    matching, data.tables, data.trie, data.sid_ad_offsets, data.ad_signatures,
+                    data.bloom, UNIONS[matching], workers=len(os.sched_getaffinity(0)),
+                )  # fmt: skip
+            return self._unions[matching]
+
+    def match(self, matching: str, requests: Sequence[CompiledTargeting]) -> Verdict | None:
+        """Return the matcher's verdict on a batch.
+
+        Args:
+            matching: one of `MATCHERS`.
             requests: at most 32.
 
         Returns:
-            int32 [S], bit b of word n clear if request b must not reach trie node n; None where
-            the mode asks nothing of requests (`off`, `valid`).
+            The verdict; None where the mode asks nothing of requests (`off`, `valid`).
         """
         if matching not in MATCHERS:
             raise ValueError(f"matching must be one of {', '.join(MATCHERS)}, got {matching!r}")
         if len(requests) > MAX_REQUESTS:
-            raise ValueError(f"a word holds {MAX_REQUESTS} requests, got {len(requests)}")
-        data = self.data
-        if matching == "bitmask+bloom":
-            return self._unions.words(data.tables, requests)
+            raise ValueError(f"a batch holds {MAX_REQUESTS} requests, got {len(requests)}")
+        if matching in UNIONS:
+            return self.unions(matching).start(requests)
         if matching == "exact":
-            return self._exact.start(requests).words
+            return self._exact.start(requests)
         return None
-
-    @cached_property
-    def _unions(self) -> UnionMatcher:
-        data = self.data
-        return build_union_matcher(
-            data.tables, data.trie, data.sid_ad_offsets.numpy(), data.ad_signatures.numpy(),
-            data.bloom,
-        )  # fmt: skip
 
     def expand(self, sids: np.ndarray, request: CompiledTargeting) -> Expansion:
         """Return the eligible ads of SID indices, int64 [n], in their order, with counts."""

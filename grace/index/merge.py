@@ -16,7 +16,8 @@ import torch
 from grace import _native
 from grace.catalog import Catalog, Changes, RangeTable, ValueTable
 from grace.errors import CatalogError
-from grace.index.build import IndexData, ad_order, check_categorical
+from grace.index.bitmask import bit_layout
+from grace.index.build import IndexData, ad_order
 from grace.index.lookup import IntegerTable, TextTable, text_buffers
 from grace.index.numbering import number_tables
 from grace.index.offsets import fitted
@@ -56,7 +57,7 @@ def merge_data(base: IndexData, changes: Changes, workers: int = 1) -> IndexData
         base.schema, rules, windows, signatures,
         splice.take(base.ad_signatures.numpy(), new_signatures), None, workers,
     )  # fmt: skip
-    check_categorical(tables)
+    bit_layout(tables)  # refuses what a bitmask cannot hold
     paused = splice.take(base.ad_paused.numpy(), ads.paused.astype(np.uint8))
     return replace(
         base,

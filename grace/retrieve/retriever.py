@@ -38,7 +38,8 @@ class Retriever:
             `start(features)` and `step(state, parents, tokens)`; see docs/generators.md.
         plan: widths of the search; by default 256 wherever the trie is as wide.
         matching: what keeps beams: `off` (nothing; SIDs outside the catalogue are dropped at the
-            end), `valid` (the catalogue), `bitmask+bloom` (GRACE's matcher) or `exact`.
+            end), `valid` (the catalogue), `bitmask+bloom`, `static-kway`, `dynamic-kway` (GRACE's
+            matchers) or `exact`.
         device: where the model runs.
         batch_size: requests decoded together, at most 32.
         top_k: ads per request, unless the request says otherwise; None returns all.
@@ -109,10 +110,10 @@ class Retriever:
         with _timed(stages, "prefill"), torch.inference_mode():
             prefill = self._generator.start([request.features for request in requests])
         with _timed(stages, "match"):
-            words = self.index.match(self.matching, targetings)
+            verdict = self.index.match(self.matching, targetings)
         with _timed(stages, "decode"):
             beams = beam_search(
-                self._generator, prefill, self.index.trie, words, self.plan, len(requests),
+                self._generator, prefill, self.index.trie, verdict, self.plan, len(requests),
                 inside=self.matching != "off",
             )  # fmt: skip
         with _timed(stages, "filter"):
@@ -122,7 +123,9 @@ class Retriever:
             ]
         if not trace:
             return results
-        exact = words if self.matching == "exact" else self.index.match("exact", targetings)
+        if self.matching != "exact":
+            verdict = self.index.match("exact", targetings)
+        exact = verdict.words
         return [
             Result(
                 **vars(result) | {"trace": Trace(_steps(beams, exact, b), stages, len(requests))}

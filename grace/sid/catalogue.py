@@ -15,7 +15,8 @@ import safetensors
 import safetensors.numpy
 
 from grace.catalog import iter_rows, write_rows
-from grace.catalog.rows import BATCH_ROWS, SUFFIXES
+from grace.catalog.batches import BATCH_ROWS
+from grace.catalog.rows import SUFFIXES
 from grace.catalog.values import describe
 from grace.errors import CatalogError, ConfigError, SidError
 from grace.files import atomic_write

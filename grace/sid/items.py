@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from grace.catalog import iter_rows
-from grace.catalog.rows import BATCH_ROWS
+from grace.catalog.batches import BATCH_ROWS
 from grace.catalog.values import INT64_MAX, INT64_MIN, checked_text, describe, printable
 from grace.errors import CatalogError, DataError
 from grace.progress import progress

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from grace.catalog import Schema, iter_rows, read_catalog, write_rows
-from grace.catalog.rows import BATCH_ROWS
+from grace.catalog.batches import BATCH_ROWS
 from grace.errors import CatalogError
 
 ROWS = [

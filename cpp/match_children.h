@@ -1,0 +1,5 @@
+#pragma once
+
+#include "arrays.h"
+
+void bind_match_children(nb::module_& module);

@@ -90,6 +90,7 @@ def main() -> None:
     parser.add_argument("--beams", type=int, nargs="+", default=[512, 1024])
     parser.add_argument("--repeats", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--profile", action="store_true", help="print the time of each kernel")
     parser.add_argument("--check", action="store_true", help="only assert that all agree")
     options = parser.parse_args()
 
@@ -122,6 +123,8 @@ def main() -> None:
         counts = {"sids": len(sids), "batch": options.batch, "vocab": options.vocab}
         case = f"{options.levels} steps, {beams} beams"
         rows += measure(case, graces | others, logits, widths, options.repeats, counts)
+        if options.profile:
+            print(profile(lambda: graces["grace"].search(logits, widths)))  # noqa: B023
         rows += measure_steps(case, graces["grace"], logits, widths, options.repeats)
     if rows:
         record.show("select", rows)
@@ -243,6 +246,15 @@ def measure_steps(
         nodes, scores = chosen.nodes, chosen.scores
     times_ms = replay_times(lambda: [logsumexp(columns) for columns in logits], repeats)
     yield record.row(case, "grace, normalisers", "latency", "ms", **record.quantiles(times_ms))
+
+
+def profile(fn: Callable[[], object], calls: int = 20) -> str:
+    """A table of the kernels of `fn` and their time on the device, over several calls."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(calls):
+            fn()
+        torch.cuda.synchronize()
+    return profiler.key_averages().table(sort_by="cuda_time_total", row_limit=20)
 
 
 def replay_times(fn: Callable[[], object], repeats: int, warmup: int = 20) -> list[float]:

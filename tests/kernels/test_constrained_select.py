@@ -144,8 +144,17 @@ def test_tiles_cover_all_children(beams, width, max_children):
     assert tiles.group_children * tiles.groups >= max_children
     assert tiles.ranked >= width
     assert tiles.gather_rows * tiles.gather_columns == 512
-    sizes = tiles.sizes(3).values()
-    assert num_bytes(tiles, 3) == sum(t.itemsize * torch.Size(shape).numel() for t, shape in sizes)
+
+
+def test_buffers_do_not_overlap():
+    tiles = choose_tiles(33, 129, 77)
+    memory = Workspace(num_bytes(tiles, 3), "cpu")
+    buffers = memory.buffers(tiles, 3)
+    for number, (name, (dtype, shape)) in enumerate(tiles.sizes(3).items()):
+        assert buffers[name].dtype == dtype
+        assert buffers[name].shape == shape
+        buffers[name].fill_(number)
+    assert all((buffer == number).all() for number, buffer in enumerate(buffers.values()))
 
 
 def test_a_workspace_that_is_too_small_is_refused():

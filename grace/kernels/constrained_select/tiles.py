@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from torch import Tensor
 LONGEST_GROUP = 256  # children of a group, so that no group makes the second reading long
 SCORE_TILE = 1024  # candidates that one program scores at once
 GATHER_TILE = 512
+ALIGNMENT = 256  # bytes
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Tiles:
         return self.width + self.width // 2 + 64
 
     def sizes(self, batch: int) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-        """Dtype and shape of each buffer; those of the widest dtype come first."""
+        """Dtype and shape of each buffer."""
         kept = self.kept + self.ranked  # the thinned-out list stands behind the other
         return {
             "maxima": (torch.int64, (batch, self.slots)),
@@ -138,19 +140,20 @@ class Workspace:
             )
         views, start = {}, 0
         for name, (dtype, shape) in tiles.sizes(batch).items():
-            end = start + _bytes(dtype, shape)
+            end = start + dtype.itemsize * math.prod(shape)
             views[name] = self._bytes[start:end].view(dtype).view(shape)
-            start = end
+            start += _aligned_bytes(dtype, shape)
         return views
 
 
 def num_bytes(tiles: Tiles, batch: int) -> int:
     """Memory that one call needs."""
-    return sum(_bytes(dtype, shape) for dtype, shape in tiles.sizes(batch).values())
+    return sum(_aligned_bytes(dtype, shape) for dtype, shape in tiles.sizes(batch).values())
 
 
-def _bytes(dtype: torch.dtype, shape: tuple[int, ...]) -> int:
-    return dtype.itemsize * torch.Size(shape).numel()
+def _aligned_bytes(dtype: torch.dtype, shape: tuple[int, ...]) -> int:
+    # Triton compiles anew for pointers that are aligned otherwise.
+    return -(-dtype.itemsize * math.prod(shape) // ALIGNMENT) * ALIGNMENT
 
 
 def _power(n: int) -> int:

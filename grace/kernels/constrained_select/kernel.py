@@ -78,7 +78,7 @@ def select_triton(
         *step, maxima, tiles.splits,
         ROWS=tiles.rows, COLS=tiles.columns, SHARE=share, MASK=how, num_warps=4,
     )  # fmt: skip
-    block = min(triton.next_power_of_2(tiles.slots), BLOCK)
+    block = _block(tiles.slots)
     choose_groups[(batch,)](
         maxima, cuts, chosen, counts, tiles.slots, width, tiles.chosen_groups,
         BLOCK=block, num_warps=_warps(block),
@@ -88,7 +88,7 @@ def select_triton(
         kept.shape[1], tiles.splits, tiles.columns, share,
         ROWS=tiles.gather_rows, COLS=tiles.gather_columns, MASK=how, num_warps=4,
     )  # fmt: skip
-    block = min(triton.next_power_of_2(tiles.kept), BLOCK)
+    block = _block(tiles.kept)
     thin_out[(batch,)](
         kept, kept_beams, counts, tiles.kept, tiles.ranked, kept.shape[1], width,
         BLOCK=block, num_warps=_warps(block),
@@ -97,6 +97,10 @@ def select_triton(
         kept, kept_beams, counts, child_tokens, *out, tiles.kept, tiles.ranked, kept.shape[1],
         width, ROWS=32, COLS=64, num_warps=4,
     )  # fmt: skip
+
+
+def _block(length: int) -> int:
+    return min(max(triton.next_power_of_2(length), 128), BLOCK)
 
 
 def _warps(block: int) -> int:

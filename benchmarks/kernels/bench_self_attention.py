@@ -81,7 +81,7 @@ def measure_step(t: int, options: argparse.Namespace) -> Iterator[dict]:
     case, device = f"t={t}", options.device
     sets = [random_inputs(t, options, seed) for seed in range(SETS)]
     for variant, (run, num_bytes) in variants(t, sets[0], options).items():
-        check(run, sets[0], t, shared=variant == "paged, shared")
+        check(run, sets[0], t, variant)
         calls = [functools.partial(run, s) for s in sets]
         slow = variant == "sdpa flash"
         stats = timing.measure(calls, options.replays // (5 if slow else 1), device)
@@ -144,14 +144,18 @@ def sdpa(query: Tensor, cache: Tensor, t: int) -> Tensor:
         )[:, :, 0]
 
 
-def check(run: Callable[[Inputs], Tensor], inputs: Inputs, t: int, shared: bool) -> None:
+def check(run: Callable[[Inputs], Tensor], inputs: Inputs, t: int, variant: str) -> None:
     """Assert that a variant agrees with the float32 reference."""
+    shared = variant == "paged, shared"
     blocks = inputs.cache[:, : t + 1]
     if shared:
         blocks = torch.cat([inputs.pool[inputs.tree[:, :t].long()], blocks[:, t:]], 1)
     exact = attend_reference(inputs.query.float(), blocks)
     before = inputs.cache.clone()
-    torch.testing.assert_close(run(inputs).float(), exact, rtol=TOLERANCE, atol=TOLERANCE)
+    torch.testing.assert_close(
+        run(inputs).float(), exact, rtol=TOLERANCE, atol=TOLERANCE,
+        msg=lambda found: f"{variant} at t={t}: {found}",
+    )  # fmt: skip
     if not shared:
         assert torch.equal(before, inputs.cache)
     inputs.cache.copy_(before)

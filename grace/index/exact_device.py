@@ -93,7 +93,7 @@ class ExactOnDevice:
         self.words = self._new(trie.num_nodes)
         self._leaves = self.words[bounds[-2] :]
         self.sid_ad_offsets = sid_ad_offsets.to(self.device)
-        self._sid_chunks = Chunks.of(sid_ad_offsets, device=self.device)
+        self._sid_chunks = Chunks.of(sid_ad_offsets, 8, self.device)
         child_offsets = trie.child_offsets.to(self.device)
         self._levels = []  # (offsets, out, chunks), the lowest level first
         for level in range(trie.num_levels - 1, -1, -1):

@@ -16,7 +16,7 @@ def leaf_words_triton(
     sid_ad_offsets: Tensor,
     out: Tensor,
     chunks: Chunks | None = None,
-    block: int = 512,
+    block: int = 256,
 ) -> Tensor:
     """Fill and return `out`; the contract is `leaf_words`'.
 

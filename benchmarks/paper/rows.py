@@ -1,0 +1,150 @@
+"""What was measured, as rows of the record format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks import record
+from benchmarks.paper.counts import PAPER_BOUNDS, Outcome, buckets, equal_ads
+from benchmarks.paper.figures import figure_of, position_name
+from benchmarks.paper.search import Searched
+from grace.evaluate.metrics import Estimate, bootstrap, mean
+from grace.evaluate.passes import PassRates, default_bounds
+from grace.index.info import LevelInfo
+
+
+@dataclass(frozen=True)
+class ModeRun:
+    """All that is known of one mode.
+
+    Attributes:
+        name: the mode.
+        searched: its searches.
+        outcome: its ads.
+        times_ms: of matching a batch.
+        levels: rows of its union matcher by prefix length; None where it has none.
+        build_s: seconds to derive those rows; None likewise.
+        listed: int64 [R] twice, ads left when only those are expanded whose word accepts, and how
+            many of these the filter accepts; None except for `exact`.
+    """
+
+    name: str
+    searched: Searched
+    outcome: Outcome
+    times_ms: list[float]
+    levels: list[LevelInfo] | None = None
+    build_s: float | None = None
+    listed: tuple[np.ndarray, np.ndarray] | None = None
+
+
+class Case:
+    """Makes the rows of one case.
+
+    Args:
+        name: `paper`, `geo`, ...
+        counts: sizes of the workload, for every row.
+        compare: whether rows carry the paper's figures.
+    """
+
+    def __init__(self, name: str, counts: dict[str, int | float], compare: bool):
+        self.name, self.counts, self.compare = name, counts, compare
+
+    def row(self, variant: str, metric: str, unit: str, value: float, **rest: object) -> dict:
+        """One row with the case's counts and the paper's figure."""
+        reference = figure_of(variant, metric) if self.compare else None
+        counts = self.counts | rest.pop("counts", {})
+        return record.row(
+            self.name, variant, metric, unit, value, counts=counts, reference=reference, **rest
+        )
+
+    def estimate(
+        self, variant: str, metric: str, unit: str, found: Estimate, **rest: object
+    ) -> Iterator[dict]:
+        """A row with its 95 % interval over requests; none where nothing was there to measure."""
+        if found.value is not None:
+            row = self.row(variant, metric, unit, found.value, n=found.n, **rest)
+            yield row | {"low": found.low, "high": found.high}
+
+    def mode_rows(self, runs: list[ModeRun], chosen: np.ndarray | None = None) -> Iterator[dict]:
+        """Rows about requests: all, or some, bool [R]."""
+        if chosen is None:
+            chosen = np.ones(len(runs[0].outcome.sids), bool)
+        outcomes = {run.name: run.outcome.take(chosen) for run in runs}
+        limit, control = equal_ads(outcomes)
+        thirds = default_bounds(np.concatenate([o.generated for o in outcomes.values()]))
+        for run in runs:
+            outcome, name = outcomes[run.name], run.name
+            yield from self._rates("", name, buckets(outcome)["all"])
+            yield from self.estimate(
+                name, "eligible_sid_rate", "rate", bootstrap(outcome.eligible_sids, outcome.sids)
+            )
+            yield from self.estimate(
+                name, "pass_rate_equal_ads", "rate", control[name],
+                counts={"ads per request": float(np.mean(limit))},
+            )  # fmt: skip
+            per_request = {
+                "generated SIDs": outcome.sids,
+                "generated ads": outcome.generated,
+                "eligible ads": outcome.stages[:, 3],
+            }
+            for metric, values in per_request.items():
+                yield from self.estimate(name, metric, "count", mean(values))
+            yield from self._beams(run, chosen)
+            for label, found in list(buckets(outcome, PAPER_BOUNDS).items())[:-1]:
+                yield from self._bucket(label, name, found)
+            for third, found in enumerate(list(buckets(outcome, thirds).values())[:-1], 1):
+                bounds = {f"bound {i}": bound for i, bound in enumerate(thirds, 1)}
+                yield from self._bucket(f"third {third}", name, found, bounds)
+            if run.listed is not None:
+                kept, accepted = (part[chosen] for part in run.listed)
+                yield from self.estimate(
+                    name, "pass_rate_eligible_only", "rate", bootstrap(accepted, kept)
+                )
+
+    def _rates(self, suffix: str, name: str, found: PassRates, **rest: object) -> Iterator[dict]:
+        rates = {
+            "pass_rate": found.final,
+            "bitmask_pass_rate": found.bitmask,
+            "bloom_pass_rate": found.bloom,
+        }
+        for metric, rate in rates.items():
+            yield from self.estimate(name, metric + suffix, "rate", rate, **rest)
+
+    def _bucket(
+        self, label: str, name: str, found: PassRates, bounds: dict[str, int] | None = None
+    ) -> Iterator[dict]:
+        counts = (bounds or {}) | {"users": found.users, "generated ads": found.generated_ads}
+        yield self.row(name, f"requests, {label}", "rate", found.user_share, counts=counts)
+        yield from self._rates(f", {label}", name, found, counts=counts)
+
+    def _beams(self, run: ModeRun, chosen: np.ndarray) -> Iterator[dict]:
+        live, wasted = run.searched.live[chosen], run.searched.wasted[chosen]
+        for t in range(live.shape[1]):
+            where = f"after token {t}" if t else "at the root"
+            yield from self.estimate(run.name, f"live beams {where}", "count", mean(live[:, t]))
+            yield from self.estimate(run.name, f"wasted beams {where}", "count", mean(wasted[:, t]))
+
+    def batch_rows(self, run: ModeRun) -> Iterator[dict]:
+        """Rows about batches and the index: time, storage (Table 1), fill rates (Table 2)."""
+        if run.times_ms:
+            yield self.row(run.name, "latency", "ms", **record.quantiles(run.times_ms))
+        if run.build_s is not None:
+            yield self.row(run.name, "deriving its rows", "ms", run.build_s * 1e3, n=1)
+        for level in run.levels or []:
+            if level.level == 0:
+                continue
+            where = position_name(level.level)
+            yield self.row(run.name, f"transitions, {where}", "count", level.transitions)
+            for kind, found in (("bitmask", level.bitmask), ("Bloom", level.bloom)):
+                values = {
+                    "rows": (found.rows, "count"),
+                    "distinct rows": (found.distinct_rows, "count"),
+                    "bytes": (found.num_bytes, "bytes"),
+                    "distinct bytes": (found.distinct_bytes, "bytes"),
+                    "fill": (found.fill_rate, "rate"),
+                }
+                for metric, (value, unit) in values.items():
+                    yield self.row(run.name, f"{kind} {metric}, {where}", unit, value)

@@ -6,8 +6,8 @@
 All modes see one catalogue, the same requests, the same logits (`benchmarks.paper.seeded`) and the
 same plan. The run checks itself first; then it prints and records the tables. Several catalogues
 make several cases; one made with `--selectivity` makes a case of each share of eligible ads. With
-`--model` and `--queries` it also measures recall of held-out items on the index that the model was
-trained on. docs/matching.md says what the numbers mean.
+`--demo` it also measures the recall of held-out items, for which a trained model is needed.
+docs/matching.md says what the numbers mean.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from benchmarks import record
 from benchmarks.paper.ads import Generated, OwnRows, expand, judge
 from benchmarks.paper.check import check_exact
 from benchmarks.paper.counts import count
+from benchmarks.paper.figures import PLAN
 from benchmarks.paper.matchers import Matching, time_on_gpu
 from benchmarks.paper.rows import Case, ModeRun
 from benchmarks.paper.search import Searched, Workload, search
 from benchmarks.paper.seeded import SeededModel
 from benchmarks.paper.show import show_case
-from grace.decode import BeamPlan
+from benchmarks.paper.trained import demo_rows
 from grace.index import Index, build_index
 from grace.index.info import index_info
 from grace.index.unions import UNIONS
 
 MODES = ("valid", *UNIONS, "exact")
-PLAN = BeamPlan((1, 512, 1024, 1024), 1024)
 VOCAB_SIZE = 512
 FULL_SIZE = 40_000_000
 STARTED = time.perf_counter()
@@ -49,19 +49,20 @@ STARTED = time.perf_counter()
 def main() -> None:
     """Measure, print, and write the result file."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--catalog", type=Path, action="append", default=[], help="may be repeated")
-    parser.add_argument("--index", type=Path, action="append", default=[],
-                        help="built from the catalogue at the same place; default: build one")  # fmt: skip
-    parser.add_argument("--case", action="append", default=[], help="default: by size and places")
+    many = {"action": "append", "default": []}
+    parser.add_argument("--catalog", type=Path, **many, help="may be repeated, like the next two")
+    parser.add_argument("--index", type=Path, **many, help="of that catalogue; default: build one")
+    parser.add_argument("--case", **many, help="default: by size and places")
     parser.add_argument("--requests", type=int, help="default: 512 on a GPU, 128 on the CPU")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--repeats", type=int, help="timed batches; default: 256, 64 on the CPU")
     parser.add_argument("--seed", type=int, default=0, help="of the logits")
+    parser.add_argument("--demo", type=Path, help="folder of a `grace demo`, to measure recall")
     parser.add_argument("--add", action="store_true", help="keep other cases of the same commit")
     options = parser.parse_args()
-    if not options.catalog:
+    if not options.catalog and options.demo is None:
         parser.error("--catalog: name a folder made by benchmarks/catalog.py")
     on_gpu = options.device.startswith("cuda")
     options.requests = options.requests or (512 if on_gpu else 128)
@@ -74,6 +75,12 @@ def main() -> None:
         index = options.index[number] if number < len(options.index) else None
         case = options.case[number] if number < len(options.case) else None
         rows += measure_catalog(folder, index, case, modes, options)
+    if options.demo is None:
+        say("no recall of held-out items: that takes a trained model, see --demo")
+    else:
+        found = list(demo_rows(options.demo, modes, options.device))
+        show_case(found, "demo")
+        rows += found
     if options.add:
         kept = record.kept_rows("matching", {row["case"] for row in rows})
         rows = kept + rows
@@ -116,7 +123,7 @@ def measure_catalog(
     else:
         rows += whole.mode_rows(runs)
     for shown in dict.fromkeys(row["case"] for row in rows):
-        show_case(rows, shown)
+        show_case(rows, shown, buckets=shown == name)
     return rows
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.paper.ads import Generated, Passed
 from grace.evaluate.metrics import Estimate, bootstrap
-from grace.evaluate.passes import PassRates, bucketed_pass_rates
+from grace.evaluate.passes import bucket_labels
 
 PAPER_BOUNDS = (5_000, 10_000)
 
@@ -18,9 +18,8 @@ class Outcome:
     """One mode's ads, counted per request.
 
     Attributes:
-        stages: int64 [R, 6], columns as `grace.evaluate.passes` counts them: generated; of these,
-            accepted by the ad's own bitmask; of these, by its own Bloom filter; of these, by the
-            exact filter; accepted by the Bloom filter whatever the bitmask says; zero.
+        stages: int64 [R, 4], ads generated; of these, accepted by their own bitmask; of these, by
+            their own Bloom filter; accepted by the exact filter.
         sids: int64 [R], generated SIDs.
         eligible_sids: int64 [R], those with an ad that the exact filter accepts.
         accepted: int64 [n + 1], running sum of accepted ads over all generated ones.
@@ -59,7 +58,6 @@ def count(leaves: np.ndarray, generated: Generated, passed: Passed) -> Outcome:
     everything = np.ones(len(requests), bool)
     both = passed.bitmask & passed.bloom
     stages = [per_request(each) for each in (everything, passed.bitmask, both, passed.final)]
-    stages += [per_request(passed.bloom), np.zeros(num_requests, np.int64)]
     eligible = np.zeros((num_requests, width), bool)
     eligible[requests[passed.final], generated.slots[passed.final]] = True
     return Outcome(
@@ -71,13 +69,51 @@ def count(leaves: np.ndarray, generated: Generated, passed: Passed) -> Outcome:
     )
 
 
-def buckets(outcome: Outcome, bounds: tuple[int, ...] = PAPER_BOUNDS) -> dict[str, PassRates]:
-    """Table 3 of one mode: rates per bucket of its own generated ads, and over all requests.
+@dataclass(frozen=True)
+class Bucket:
+    """Requests that generated about as many ads, and what became of these: a line of Table 3.
 
-    Rates pool the ads of a bucket's requests, and Bloom's is a share of what the bitmask passed.
-    The paper's figures are of this kind: its two stages multiply to its final rate.
+    Attributes:
+        users: requests, and `user_share` their share of all.
+        stages: int64 [4], ads generated; accepted by their own bitmask; of these, by their own
+            Bloom filter; by the exact filter.
     """
-    return bucketed_pass_rates(outcome.stages, bounds)
+
+    users: int
+    user_share: float
+    stages: np.ndarray
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Pass rates by metric; without those that have nothing to divide by.
+
+        Ads are pooled over requests, and Bloom's rate is a share of what the bitmask passed. The
+        paper's figures are of this kind: its two stages multiply to its final rate.
+        """
+        generated, bitmask, both, final = self.stages.tolist()
+        pairs = {
+            "bitmask_pass_rate": (bitmask, generated),
+            "bloom_pass_rate": (both, bitmask),
+            "own_rows_pass_rate": (both, generated),
+            "pass_rate": (final, generated),
+        }
+        return {metric: passed / of for metric, (passed, of) in pairs.items() if of}
+
+
+def buckets(outcome: Outcome, bounds: tuple[int, ...] = PAPER_BOUNDS) -> dict[str, Bucket]:
+    """Requests by the number of ads that they generated; the labels are those of the paper.
+
+    Args:
+        outcome: one mode's.
+        bounds: ascending; bucket i holds `bounds[i - 1] <= generated < bounds[i]`.
+    """
+    bucket = np.searchsorted(bounds, outcome.generated, side="right")
+    found = {}
+    for i, label in enumerate(bucket_labels(bounds)):
+        chosen = bucket == i
+        share = float(chosen.mean()) if len(chosen) else 0.0
+        found[label] = Bucket(int(chosen.sum()), share, outcome.stages[chosen].sum(0))
+    return found
 
 
 def equal_ads(outcomes: dict[str, Outcome]) -> tuple[np.ndarray, dict[str, Estimate]]:

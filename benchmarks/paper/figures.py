@@ -6,7 +6,9 @@ leads from prefixes of length i to prefixes of length i + 1, so p3 leads to full
 
 from __future__ import annotations
 
-REQUESTS = 512
+from grace.decode import BeamPlan
+
+PLAN = BeamPlan((1, 512, 1024, 1024), 1024)
 LIVE_BEAMS_AFTER_FIRST = 492.6  # section 2.4
 POSITIONS = ("root", "p1", "p2", "p3")
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks import record
-from benchmarks.paper.counts import PAPER_BOUNDS, Outcome, buckets, equal_ads
+from benchmarks.paper.counts import PAPER_BOUNDS, Bucket, Outcome, buckets, equal_ads
 from benchmarks.paper.figures import figure_of, position_name
 from benchmarks.paper.search import Searched
-from grace.evaluate.metrics import Estimate, bootstrap, mean
-from grace.evaluate.passes import PassRates, default_bounds
+from grace.evaluate.metrics import Estimate, bootstrap
+from grace.evaluate.passes import default_bounds
 from grace.index.info import LevelInfo
 
 
@@ -60,14 +60,6 @@ class Case:
             self.name, variant, metric, unit, value, counts=counts, reference=reference, **rest
         )
 
-    def estimate(
-        self, variant: str, metric: str, unit: str, found: Estimate, **rest: object
-    ) -> Iterator[dict]:
-        """A row with its 95 % interval over requests; none where nothing was there to measure."""
-        if found.value is not None:
-            row = self.row(variant, metric, unit, found.value, n=found.n, **rest)
-            yield row | {"low": found.low, "high": found.high}
-
     def mode_rows(self, runs: list[ModeRun], chosen: np.ndarray | None = None) -> Iterator[dict]:
         """Rows about requests: all, or some, bool [R]."""
         if chosen is None:
@@ -77,55 +69,49 @@ class Case:
         thirds = default_bounds(np.concatenate([o.generated for o in outcomes.values()]))
         for run in runs:
             outcome, name = outcomes[run.name], run.name
-            yield from self._rates("", name, buckets(outcome)["all"])
-            yield from self.estimate(
-                name, "eligible_sid_rate", "rate", bootstrap(outcome.eligible_sids, outcome.sids)
-            )
-            yield from self.estimate(
-                name, "pass_rate_equal_ads", "rate", control[name],
-                counts={"ads per request": float(np.mean(limit))},
-            )  # fmt: skip
-            per_request = {
-                "generated SIDs": outcome.sids,
-                "generated ads": outcome.generated,
-                "eligible ads": outcome.stages[:, 3],
+            generated, bitmask, both, final = outcome.stages.T
+            rates = {
+                "pass_rate": (final, generated),
+                "bitmask_pass_rate": (bitmask, generated),
+                "bloom_pass_rate": (both, bitmask),
+                "own_rows_pass_rate": (both, generated),
+                "eligible_sid_rate": (outcome.eligible_sids, outcome.sids),
             }
-            for metric, values in per_request.items():
-                yield from self.estimate(name, metric, "count", mean(values))
-            yield from self._beams(run, chosen)
-            for label, found in list(buckets(outcome, PAPER_BOUNDS).items())[:-1]:
-                yield from self._bucket(label, name, found)
-            for third, found in enumerate(list(buckets(outcome, thirds).values())[:-1], 1):
-                bounds = {f"bound {i}": bound for i, bound in enumerate(thirds, 1)}
-                yield from self._bucket(f"third {third}", name, found, bounds)
             if run.listed is not None:
                 kept, accepted = (part[chosen] for part in run.listed)
-                yield from self.estimate(
-                    name, "pass_rate_eligible_only", "rate", bootstrap(accepted, kept)
-                )
+                rates["pass_rate_eligible_only"] = (accepted, kept)
+            for metric, (part, whole) in rates.items():
+                yield from self._estimate(name, metric, bootstrap(part, whole))
+            left = {"ads per request": float(np.mean(limit))}
+            yield from self._estimate(name, "pass_rate_equal_ads", control[name], left)
+            means = {
+                "generated SIDs": outcome.sids,
+                "generated ads": generated,
+                "eligible ads": final,
+            } | _beams(run, chosen)
+            for metric, values in means.items():
+                yield self.row(name, metric, "count", float(values.mean()), n=len(values))
+            for label, bucket in buckets(outcome, PAPER_BOUNDS).items():
+                yield from self._bucket(label, name, bucket)
+            bounds = {f"bound {i}": bound for i, bound in enumerate(thirds, 1)}
+            for i, bucket in enumerate(buckets(outcome, thirds).values(), 1):
+                yield from self._bucket(f"third {i}", name, bucket, bounds)
 
-    def _rates(self, suffix: str, name: str, found: PassRates, **rest: object) -> Iterator[dict]:
-        rates = {
-            "pass_rate": found.final,
-            "bitmask_pass_rate": found.bitmask,
-            "bloom_pass_rate": found.bloom,
-        }
-        for metric, rate in rates.items():
-            yield from self.estimate(name, metric + suffix, "rate", rate, **rest)
+    def _estimate(
+        self, variant: str, metric: str, found: Estimate, counts: dict | None = None
+    ) -> Iterator[dict]:
+        """A rate with its 95 % interval over requests; none where nothing was there to measure."""
+        if found.value is not None:
+            row = self.row(variant, metric, "rate", found.value, n=found.n, counts=counts or {})
+            yield row | {"low": found.low, "high": found.high}
 
     def _bucket(
-        self, label: str, name: str, found: PassRates, bounds: dict[str, int] | None = None
+        self, label: str, name: str, bucket: Bucket, bounds: dict[str, int] | None = None
     ) -> Iterator[dict]:
-        counts = (bounds or {}) | {"users": found.users, "generated ads": found.generated_ads}
-        yield self.row(name, f"requests, {label}", "rate", found.user_share, counts=counts)
-        yield from self._rates(f", {label}", name, found, counts=counts)
-
-    def _beams(self, run: ModeRun, chosen: np.ndarray) -> Iterator[dict]:
-        live, wasted = run.searched.live[chosen], run.searched.wasted[chosen]
-        for t in range(live.shape[1]):
-            where = f"after token {t}" if t else "at the root"
-            yield from self.estimate(run.name, f"live beams {where}", "count", mean(live[:, t]))
-            yield from self.estimate(run.name, f"wasted beams {where}", "count", mean(wasted[:, t]))
+        counts = (bounds or {}) | {"users": bucket.users, "generated ads": int(bucket.stages[0])}
+        rates = {"requests": bucket.user_share} | bucket.rates
+        for metric, value in rates.items():
+            yield self.row(name, f"{metric}, {label}", "rate", value, counts=counts)
 
     def batch_rows(self, run: ModeRun) -> Iterator[dict]:
         """Rows about batches and the index: time, storage (Table 1), fill rates (Table 2)."""
@@ -148,3 +134,13 @@ class Case:
                 }
                 for metric, (value, unit) in values.items():
                     yield self.row(run.name, f"{kind} {metric}, {where}", unit, value)
+
+
+def _beams(run: ModeRun, chosen: np.ndarray) -> dict[str, np.ndarray]:
+    """By metric, each chosen request's beams."""
+    found = {}
+    for t in range(run.searched.live.shape[1]):
+        where = f"after token {t}" if t else "at the root"
+        found[f"live beams {where}"] = run.searched.live[chosen, t]
+        found[f"wasted beams {where}"] = run.searched.wasted[chosen, t]
+    return found

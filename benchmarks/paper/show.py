@@ -14,15 +14,23 @@ from benchmarks.report import format_value, shown_unit
 from grace.evaluate.passes import bucket_labels
 
 SUMMARY = (
-    "latency", "pass_rate", "pass_rate_equal_ads", "pass_rate_eligible_only", "eligible_sid_rate",
-    "eligible ads", "generated ads", "generated SIDs", "live beams after token 1",
-    "live beams after token 2", "live beams after token 3", "wasted beams after token 1",
-    "wasted beams after token 2", "wasted beams after token 3", "deriving its rows",
+    "latency", "pass_rate", "own_rows_pass_rate", "pass_rate_equal_ads", "pass_rate_eligible_only",
+    "eligible_sid_rate", "eligible ads", "generated ads", "generated SIDs",
+    "recall@10", "recall@50", "eligible_recall@10", "eligible_recall@50",
+    "live beams after token 1", "live beams after token 2", "live beams after token 3",
+    "wasted beams after token 1", "wasted beams after token 2", "wasted beams after token 3",
+    "deriving its rows",
 )  # fmt: skip
 
 
-def show_case(rows: Sequence[dict], case: str) -> None:
-    """Print Tables 1, 2 and 3 of one case and what the paper lacks."""
+def show_case(rows: Sequence[dict], case: str, buckets: bool = True) -> None:
+    """Print Tables 1, 2 and 3 of one case and what the paper lacks.
+
+    Args:
+        rows: in the record format.
+        case: which of them.
+        buckets: whether Table 3 is wanted.
+    """
     console = Console()
     if not console.is_terminal:
         console.width = 160
@@ -58,9 +66,11 @@ def show_case(rows: Sequence[dict], case: str) -> None:
             for kind in kinds
         },
     )  # fmt: skip
-    columns = ["requests", "bitmask_pass_rate", "bloom_pass_rate", "pass_rate"]
+    columns = [
+        "requests", "bitmask_pass_rate", "bloom_pass_rate", "own_rows_pass_rate", "pass_rate",
+    ]  # fmt: skip
     thirds = [f"third {i}" for i in (1, 2, 3)]
-    for mode in modes:
+    for mode in modes if buckets else ():
         lines = {
             label: [(mode, f"{column}, {label}") for column in columns]
             for label in (*bucket_labels(PAPER_BOUNDS), *thirds)

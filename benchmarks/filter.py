@@ -91,7 +91,7 @@ class NumpyFilter:
     def __init__(self, index: grace.Index, rules_by_ad: bool):
         tables = index.data.tables
         signatures = tables.signatures.numpy()[index.data.ad_signatures.numpy()]
-        self.paused = index.ad_paused.numpy() != 0
+        self.paused = index.ad_state.numpy() != 0
         self.start, self.end = tables.windows.numpy()[signatures[:, -1]].T.copy()
         self.rule_ids = signatures[:, :-1].T.copy()
         self.rules = [

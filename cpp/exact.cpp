@@ -5,25 +5,14 @@
 
 #include <algorithm>
 
+#include "offsets.h"
 #include "threads.h"
 #include "vectors.h"
 
 namespace {
 
 using Words = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;  // written
-using Array = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Column = nb::ndarray<const int32_t, nb::ndim<1>, nb::device::cpu>;  // with any stride
-
-// Calls use(pointer) with offsets of either width.
-template <typename Use>
-void with_offsets(const Array& offsets, const Use& use) {
-    if (offsets.dtype() == nb::dtype<int32_t>())
-        use(static_cast<const int32_t*>(offsets.data()));
-    else if (offsets.dtype() == nb::dtype<int64_t>())
-        use(static_cast<const int64_t*>(offsets.data()));
-    else
-        throw std::invalid_argument("offsets must be int32 or int64");
-}
 
 void check_size(const char* what, size_t size, size_t expected) {
     if (size != expected)
@@ -50,8 +39,8 @@ void segment_or_range(const int32_t* words, const Offset* offsets, int64_t shift
     }
 }
 
-void segment_or(In1<int32_t> words, Array offsets, int64_t shift, Words out, int workers) {
-    check_size("out", out.shape(0) + 1, offsets.shape(0));
+void segment_or(In1<int32_t> words, Offsets offsets, int64_t shift, Words out, int workers) {
+    check_size("out", out.shape(0), num_segments(offsets));
     with_offsets(offsets, [&](const auto* bounds) {
         nb::gil_scoped_release release;
         over_range(out.shape(0), workers, [&](size_t first, size_t last) {
@@ -68,11 +57,11 @@ inline int32_t carried_by(const Offset* offsets, const int32_t* values, const in
     return word;
 }
 
-void value_words(Array include_offsets, In1<int32_t> include_values, Array exclude_offsets,
+void value_words(Offsets include_offsets, In1<int32_t> include_values, Offsets exclude_offsets,
                  In1<int32_t> exclude_values, In1<int32_t> carried, int32_t known, int32_t everyone,
                  Words out, int workers) {
-    check_size("include_offsets", include_offsets.shape(0), out.shape(0) + 1);
-    check_size("exclude_offsets", exclude_offsets.shape(0), out.shape(0) + 1);
+    check_size("include_offsets", num_segments(include_offsets), out.shape(0));
+    check_size("exclude_offsets", num_segments(exclude_offsets), out.shape(0));
     with_offsets(include_offsets, [&](const auto* include) {
         with_offsets(exclude_offsets, [&](const auto* exclude) {
             nb::gil_scoped_release release;
@@ -199,8 +188,8 @@ void leaf_words_range(const int32_t* signature_words, const int32_t* ad_signatur
 }
 
 void leaf_words(In1<int32_t> signature_words, In1<int32_t> ad_signatures, In1<uint8_t> ad_state,
-                Array sid_ad_offsets, Words out, int workers) {
-    check_size("sid_ad_offsets", sid_ad_offsets.shape(0), out.shape(0) + 1);
+                Offsets sid_ad_offsets, Words out, int workers) {
+    check_size("sid_ad_offsets", num_segments(sid_ad_offsets), out.shape(0));
     check_size("ad_state", ad_state.shape(0), ad_signatures.shape(0));
     with_offsets(sid_ad_offsets, [&](const auto* offsets) {
         nb::gil_scoped_release release;

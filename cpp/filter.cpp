@@ -15,9 +15,10 @@
 namespace {
 
 // Reasons for a refusal, in the order in which they are counted; attribute a is kFirstAttribute + a.
-constexpr int kPaused = 0;
-constexpr int kWindow = 1;
-constexpr int kFirstAttribute = 2;
+// The bits of an ad's state are the first reasons: bit 0 paused, bit 1 bid off.
+constexpr uint64_t kStateBits = 0b11;
+constexpr int kWindow = 2;
+constexpr int kFirstAttribute = 3;
 
 // The distinct rules of a range attribute; rule 0, "no rule", is (-inf, inf).
 struct RangeRules {
@@ -76,7 +77,7 @@ public:
     }
 
     // All reasons why each ad refuses the request, as bits; 0 where it accepts.
-    Out1<uint64_t> explain(In1<int64_t> positions, In1<uint8_t> paused, int64_t at, In1<uint8_t> known,
+    Out1<uint64_t> explain(In1<int64_t> positions, In1<uint8_t> state, int64_t at, In1<uint8_t> known,
                            In1<double> numbers, nb::list value_ids) const {
         Request request = prepare(at, known, numbers, value_ids);
         const int64_t num_ads = static_cast<int64_t>(ad_signatures_.shape(0));
@@ -87,7 +88,7 @@ public:
                 const int64_t ad = positions.data()[i];
                 if (ad < 0 || ad >= num_ads)
                     throw std::out_of_range("no ad at position " + std::to_string(ad));
-                masks[i] = refusals<false>(ad, paused.data(), request);
+                masks[i] = refusals<false>(ad, state.data(), request);
             }
         }
         return to_numpy(std::move(masks));
@@ -95,7 +96,7 @@ public:
 
     // The eligible ads of some SIDs, in the order given: (positions, rows of `sids`, number of
     // expanded ads, ads dropped by each reason, first reason counted).
-    nb::tuple expand(In1<int64_t> sids, In1<uint8_t> paused, int64_t at, In1<uint8_t> known,
+    nb::tuple expand(In1<int64_t> sids, In1<uint8_t> state, int64_t at, In1<uint8_t> known,
                      In1<double> numbers, nb::list value_ids) const {
         Request request = prepare(at, known, numbers, value_ids);
         const int64_t num_sids = static_cast<int64_t>(sid_ad_offsets_.num_segments());
@@ -112,7 +113,7 @@ public:
                 const int64_t last = sid_ad_offsets_[sid + 1];
                 expanded += last - first;
                 for (int64_t ad = first; ad < last; ++ad) {
-                    const uint64_t refusal = refusals<true>(ad, paused.data(), request);
+                    const uint64_t refusal = refusals<true>(ad, state.data(), request);
                     if (refusal != 0) {
                         ++dropped[std::countr_zero(refusal)];
                     } else {
@@ -156,12 +157,9 @@ private:
 
     // The reasons why an ad refuses, as bits; only the first one where `stop_at_first`.
     template <bool stop_at_first>
-    uint64_t refusals(int64_t ad, const uint8_t* paused, const Request& request) const {
-        uint64_t reasons = 0;
-        if (paused[ad]) {
-            reasons |= uint64_t{1} << kPaused;
-            if (stop_at_first) return reasons;
-        }
+    uint64_t refusals(int64_t ad, const uint8_t* state, const Request& request) const {
+        uint64_t reasons = state[ad] & kStateBits;
+        if (stop_at_first && reasons != 0) return reasons;
         const size_t num_attributes = slot_.size();
         const int32_t* signature =
             signatures_.data() + static_cast<size_t>(ad_signatures_.data()[ad]) * (num_attributes + 1);
@@ -210,8 +208,8 @@ void bind_filter(nb::module_& module) {
         .def(nb::init<In2<int32_t>, In1<int32_t>, In2<int64_t>, Offsets, nb::list>(),
              nb::arg("signatures"), nb::arg("ad_signatures"), nb::arg("windows"),
              nb::arg("sid_ad_offsets"), nb::arg("rules"))
-        .def("explain", &AdFilter::explain, nb::arg("positions"), nb::arg("paused"), nb::arg("at"),
+        .def("explain", &AdFilter::explain, nb::arg("positions"), nb::arg("state"), nb::arg("at"),
              nb::arg("known"), nb::arg("numbers"), nb::arg("value_ids"))
-        .def("expand", &AdFilter::expand, nb::arg("sids"), nb::arg("paused"), nb::arg("at"),
+        .def("expand", &AdFilter::expand, nb::arg("sids"), nb::arg("state"), nb::arg("at"),
              nb::arg("known"), nb::arg("numbers"), nb::arg("value_ids"));
 }

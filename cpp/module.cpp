@@ -13,6 +13,7 @@
 #include "tables.h"
 #include "trie.h"
 #include "unions.h"
+#include "visited.h"
 
 NB_MODULE(_native, module) {
     module.doc() = "Host hot paths of Grace (C++20): reading, building, matching, selecting and filtering.";
@@ -27,4 +28,5 @@ NB_MODULE(_native, module) {
     bind_tables(module);
     bind_trie(module);
     bind_unions(module);
+    bind_visited(module);
 }

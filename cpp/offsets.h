@@ -14,6 +14,12 @@ inline size_t num_segments(const Offsets& offsets) {
     return std::visit([](const auto& array) { return array.shape(0) - 1; }, offsets);
 }
 
+// Calls use(pointer), so that a loop is compiled for each width.
+template <typename Use>
+void with_offsets(const Offsets& offsets, const Use& use) {
+    std::visit([&](const auto& array) { use(array.data()); }, offsets);
+}
+
 // Reads bounds of either width, and keeps them alive; for code in which the width decides nothing else.
 class OffsetReader {
 public:

@@ -15,7 +15,10 @@ import sys
 
 import grace
 
-CALLS = ("mkdir", "open", "fsync", "close", "rename", "replace", "link", "unlink", "rmdir")
+CALLS = (
+    "mkdir", "open", "write", "pwrite", "ftruncate", "fsync", "close", "rename", "replace", "link",
+    "unlink", "rmdir",
+)  # fmt: skip
 
 
 def die_at(countdown: int, number: int) -> None:

@@ -11,7 +11,7 @@ from grace.kernels.words import everyone
 
 OFFSETS = (torch.int32, torch.int64)
 # Around tiles and limits of every backend; one long segment among short ones.
-LENGTHS = ((0, 1, 2), (1, 1, 1, 1, 2), (0, 3, 4, 5, 31, 32, 33, 64), (1, 1, 1, 1, 1, 1, 1, 3000))
+LENGTHS = ((0, 1, 2), (1, 1, 1, 1, 2), (0, 3, 4, 5, 31, 32, 33, 64), (1, 1, 1, 1, 1, 1, 1, 600))
 
 
 def random_words(rng, size, share=0.5):
@@ -94,17 +94,96 @@ def check_signature_words(rng, backend, device, signatures, columns, dtypes=(tor
             assert torch.equal(got.cpu(), want)
 
 
-def check_all(backend, device, seed=0):
+def check_all(backend, device, sizes, requests, seed=0):
     """Every kernel of one backend against the reference on the CPU."""
     rng = np.random.default_rng(seed)
     for lengths in LENGTHS:
         for dtype in OFFSETS:
-            for segments in (1, 300):
+            for segments in sizes:
                 check_segment_or(rng, backend, device, segments, lengths, dtype)
                 check_leaf_words(rng, backend, device, segments, lengths, dtype)
                 check_value_words(rng, backend, device, segments, lengths, dtype)
-    for requests in (1, 2, 15, 16, 17, 31, 32):
-        check_interval_words(rng, backend, device, 300, requests)
+    for number in requests:
+        check_interval_words(rng, backend, device, sizes[-1], number)
     for columns in (1, 2, 7):
-        dtypes = (torch.uint8, torch.int16, torch.int32) if backend == "triton" else (torch.int32,)
-        check_signature_words(rng, backend, device, 300, columns, dtypes)
+        dtypes = (torch.uint8, torch.int16, torch.int32)
+        check_signature_words(rng, backend, device, sizes[-1], columns, dtypes)
+
+
+def check_chunks(device, seed=0):
+    """The Triton kernels with long segments cut up and long rules set apart."""
+    from grace.kernels.leaf_words.kernel import leaf_words_triton
+    from grace.kernels.rule_words.kernel import LONG, value_words_triton
+    from grace.kernels.segment_or.kernel import Chunks, segment_or_triton
+
+    rng = np.random.default_rng(seed)
+    for lengths in ((0, 1, 1, 2), (1, 2, 4, 5, 36, 37), (1, 1, 1, 1, 1, 300)):
+        for dtype in OFFSETS:
+            offsets = random_offsets(rng, 40, lengths, dtype)
+            chunks = Chunks.of(offsets, device=device)
+            size = int(offsets[-1])
+            words, signatures = random_words(rng, size + 1, 0.1), random_ids(rng, size, 50)
+            out = torch.full((40,), -1, dtype=torch.int32, device=device)
+            segment_or_triton(words.to(device), offsets.to(device), 1, out, chunks)
+            assert torch.equal(out.cpu(), segment_or(words, offsets, 1, backend="reference"))
+
+            state = torch.from_numpy(rng.choice(np.array([0, 0, 1, 2], np.uint8), size))
+            words = random_words(rng, 50, 0.1)
+            want = leaf_words(words, signatures, state, offsets, backend="reference")
+            live = torch.where(state == 0, signatures, -1)
+            for ads in ((signatures, state), (live, None)):
+                inputs = (None if t is None else t.to(device) for t in (words, *ads, offsets))
+                leaf_words_triton(*inputs, out, chunks, block=16)
+                assert torch.equal(out.cpu(), want)
+
+    include, exclude = (random_offsets(rng, 40, (0, 1, 63, 64, 65, 1500)) for _ in range(2))
+    lists = (
+        include, random_ids(rng, int(include[-1]), 200),
+        exclude, random_ids(rng, int(exclude[-1]), 200),
+    )  # fmt: skip
+    carried = random_words(rng, 200, 0.01)
+    long = (include.diff() > LONG) | (exclude.diff() > LONG)
+    want = value_words(*lists, carried, -1, -1, backend="reference")
+    inputs = (tensor.to(device) for tensor in (*lists, carried))
+    long = torch.nonzero(long).squeeze(1).int().to(device)
+    value_words_triton(*inputs, -1, -1, out, long)
+    assert torch.equal(out.cpu(), want)
+
+
+def check_matcher(device, seeds=(0, 1, 2, 3), batches=(1, 2, 15, 16, 17, 31, 32)):
+    """`ExactOnDevice` against `ExactMatcher`, through pauses and batches of other sizes."""
+    from harness import build
+    from strategies import Case
+
+    from grace.index.batch import Batch
+    from grace.index.eligible import eligible_ads
+    from grace.index.exact import ExactMatcher
+    from grace.index.exact_device import ExactOnDevice
+
+    shapes = ("uniform", "dense", "few", "one")
+    for seed in seeds:
+        case = Case(seed=seed, num_ads=60, num_requests=32, shape=shapes[seed % 4])
+        index = build(case)
+        data, state = index.data, torch.zeros(index.num_ads, dtype=torch.uint8)
+        arrays = (data.tables, data.trie, data.sid_ad_offsets, data.ad_signatures, state)
+        requests = [index.compile(r["attributes"], r["at"]) for r in case.requests]
+        host = ExactMatcher(*arrays)
+        for postings in (True, False):
+            matcher = ExactOnDevice(*arrays, device=device, postings=postings)
+            for number in batches:
+                changed = np.random.default_rng(number).integers(0, index.num_ads, 20)
+                state[changed] = torch.randint(0, 4, (20,)).byte()
+                matcher.state_changed(changed)
+                want, got = (m.start(requests[:number]) for m in (host, matcher))
+                if matcher.ready is not None:
+                    torch.cuda.current_stream().wait_event(matcher.ready)
+                assert torch.equal(got.words.cpu(), want.words)
+                assert torch.equal(got.root.cpu(), want.root)
+                batch = Batch.of(requests[:number], len(data.tables.rules))
+                sids = torch.arange(-1, index.num_sids).repeat(number, 1)
+                ads = (data.ad_signatures, state, data.sid_ad_offsets)
+                want = eligible_ads(sids, host.signature_words(batch), *ads)
+                ads = (matcher.live_signatures, None, matcher.sid_ad_offsets)
+                got = eligible_ads(sids.to(device), matcher.signature_words, *ads)
+                for name, tensor in vars(got).items():
+                    assert torch.equal(tensor.cpu(), getattr(want, name)), name

@@ -14,7 +14,7 @@ def case(seed, batch=2, beams=3, vocab=40, levels=3, bitmask_words=2, slots=1, f
     """Rows of random density, requests that ask for few of their bits, beams at one level."""
     rng = np.random.default_rng(seed)
     sids = np.unique(rng.integers(0, vocab, (rng.integers(1, 600), levels)), axis=0)
-    trie = build_trie(sids.astype(np.int32))
+    trie, _ = build_trie(sids.astype(np.int32))
     level = rng.integers(0, levels)
     first, last = trie.level_offsets[level : level + 2].tolist()
     nodes = rng.integers(first, last, (batch, beams))

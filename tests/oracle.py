@@ -63,9 +63,11 @@ def rule_accepts(rule: dict | None, kind: str, value) -> bool:
 
 
 def refusal(ad: dict, request: dict, schema: Sequence[dict]) -> str | None:
-    """The first reason to refuse: paused, window, then the attributes as the schema lists them."""
+    """The first reason to refuse: paused, bid off, window, then the attributes in order."""
     if ad.get("paused"):
         return "paused"
+    if ad.get("bid_off"):  # no catalogue column: tests say so of an ad that they switched off
+        return "bid_off"
     at = microseconds(request["at"])
     if ad.get("start") is not None and at < microseconds(ad["start"]):
         return "window"

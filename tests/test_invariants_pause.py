@@ -1,4 +1,4 @@
-"""Pauses: ad by ad, without a rebuild, in the next answer, and still there after a reopen."""
+"""Pauses and bids: ad by ad, no rebuild, in the next answer, and still there after a reopen."""
 
 from __future__ import annotations
 
@@ -9,35 +9,39 @@ from hypothesis import strategies as st
 from strategies import MODES, Case, cases
 
 import grace
+from grace.index import state_log
 
 pausable = cases(max_ads=40, max_vocab=6, widths=(1, 3, 33), style="smooth", rule_rate=0.2)
 
 
-def paused(case: Case, ids: set) -> Case:
-    """The same catalogue with exactly these ads paused."""
-    return case.where(rows=[row | {"paused": row["ad_id"] in ids} for row in case.ads])
+def paused(case: Case, ids: set, off: set = frozenset()) -> Case:
+    """The same catalogue with exactly these ads paused, and the bids of those off."""
+    states = [{"paused": row["ad_id"] in ids, "bid_off": row["ad_id"] in off} for row in case.ads]
+    return case.where(rows=[row | state for row, state in zip(case.ads, states, strict=True)])
 
 
 @examples(2)
 @given(case=pausable, data=st.data())
-def test_pause_and_resume_take_effect_and_survive(tmp_path_factory, case: Case, data):
-    """A random walk of pauses and resumes against the oracle, some steps through a fresh `open`."""
+def test_changes_take_effect_and_survive(tmp_path_factory, case: Case, data):
+    """A random walk against the oracle, some steps through a fresh `open` or a compacted log."""
     folder = tmp_path_factory.mktemp("index")
     index = build(case, out=folder)
-    ids = {row["ad_id"] for row in case.ads if row.get("paused")}
+    ids, off = {row["ad_id"] for row in case.ads if row.get("paused")}, set()
     everything = [row["ad_id"] for row in case.ads]
-    for _ in range(4):
+    for _ in range(5):
         some = data.draw(st.lists(st.sampled_from(everything), max_size=5))
-        if data.draw(st.booleans()):
-            index.pause(some)
-            ids |= set(some)
+        change = data.draw(st.sampled_from(("pause", "resume", "bid_off", "bid_on")))
+        getattr(index, change)(some)
+        if change in ("pause", "bid_off"):
+            (ids if change == "pause" else off).update(some)
         else:
-            index.resume(some)
-            ids -= set(some)
+            (ids if change == "resume" else off).difference_update(some)
+        if data.draw(st.booleans()):
+            state_log.compact(folder)
         if data.draw(st.booleans()):
             index = grace.Index.open(folder)
-        check_case(paused(case, ids), index, data.draw(st.sampled_from(MODES)))
-    check_case(paused(case, ids), grace.Index.open(folder), "exact")
+        check_case(paused(case, ids, off), index, data.draw(st.sampled_from(MODES)))
+    check_case(paused(case, ids, off), grace.Index.open(folder), "exact")
 
 
 def test_an_open_retriever_sees_a_pause():
@@ -79,7 +83,7 @@ def test_conservative_matchers_ignore_pauses():
             assert result.funnel["generated_sids"] == generated
 
 
-@pytest.mark.parametrize("change", ["pause", "resume"])
+@pytest.mark.parametrize("change", ["pause", "resume", "bid_off", "bid_on"])
 @pytest.mark.parametrize("ids", [["absent"], [10**6], [0, "absent"], "a", [None], [1.5]])
 def test_an_unknown_ad_is_named_and_nothing_changes(change: str, ids):
     """Bad input is a clear error, and one bad id leaves the good ones as they were."""

@@ -34,12 +34,17 @@ def let_visitor_in(audience: Audience, places: PlaceRules) -> tuple[Audience, Pl
     return audience, places
 
 
-def tier_rules(spec: Spec, ads: np.ndarray) -> pa.StructArray:
+def ad_tiers(spec: Spec, ads: np.ndarray) -> np.ndarray:
+    """int64, the lowest tier that each ad lets in; the number of tiers where it lets none in."""
+    u = Stream(spec.seed, "tier").uniform(ads)
+    return np.searchsorted(spec.selectivity, u, side="right")
+
+
+def tier_rules(spec: Spec, lowest: np.ndarray) -> pa.StructArray:
     """Rules on `tier`, nested: an ad that lets a share's visitor in lets all larger shares' in."""
     tiers = list(spec.tiers)
     rules = pa.array(
-        [{"include": tiers[lowest:] or [NO_TIER]} for lowest in range(len(tiers) + 1)],
+        [{"include": tiers[first:] or [NO_TIER]} for first in range(len(tiers) + 1)],
         pa.struct({"include": pa.list_(pa.string()), "exclude": pa.list_(pa.string())}),
     )
-    u = Stream(spec.seed, "tier").uniform(ads)
-    return rules.take(pa.array(np.searchsorted(spec.selectivity, u, side="right")))
+    return rules.take(pa.array(lowest))

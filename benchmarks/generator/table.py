@@ -24,7 +24,7 @@ from benchmarks.generator.lists import Lists
 from benchmarks.generator.place_rules import PlaceRules, draw_places
 from benchmarks.generator.sids import ad_items, item_sids, sid_keys
 from benchmarks.generator.spec import NUM_LEVELS, WILDCARD, Spec
-from benchmarks.generator.sweep import let_visitor_in, tier_rules
+from benchmarks.generator.sweep import ad_tiers, let_visitor_in, tier_rules
 
 CHUNK_ADS = 524_288  # a row group; keeps the text of one array far below Arrow's 2 GiB
 _TIME = pa.timestamp("us", tz="UTC")
@@ -38,7 +38,7 @@ class Chunk:
         batch: the catalogue's columns.
         sids: int64 [n], each ad's SID as one number.
         attribute_rows, place_lists, signatures: uint64, distinct hashes of what the chunk's
-            campaigns ask of all but places, of the places they include, and of all rules.
+            ads ask of all but places, of the places they include, and of everything.
         num_windows, num_exclusions, num_places, num_paused: ads with each.
         place_values: places included, over all ads.
         longest_list: of the places included.
@@ -100,8 +100,9 @@ def make_chunk(spec: Spec, first: int, last: int) -> Chunk:
         audience, places = let_visitor_in(audience, places)
     rules = _rules(audience, places)
     fields = {name: rule.take(pa.array(dealt)) for name, rule in rules.items()}
-    if spec.selectivity:
-        fields["tier"] = tier_rules(spec, ads)
+    tiers = ad_tiers(spec, ads) if spec.selectivity else None
+    if tiers is not None:
+        fields["tier"] = tier_rules(spec, tiers)
     columns = {
         "ad_id": pa.array(ads + 1),
         "sid": pa.ListArray.from_arrays(
@@ -113,37 +114,41 @@ def make_chunk(spec: Spec, first: int, last: int) -> Chunk:
         "end": _times(audience.end[dealt]),
         "paused": pa.array(paused),
     }
-    excludes = [audience.not_interest, places.not_country, places.not_place]
-    has_exclusion = np.logical_or.reduce([lists.sizes > 0 for lists in excludes])
-    has_window = (audience.start >= 0) | (audience.end >= 0)
-    sizes = places.place.sizes
-    attribute_rows = _hash_rows(
-        [
-            audience.age_min + 1,
-            audience.age_max + 1,
-            audience.gender.hashes(),
-            audience.interest.hashes(),
-            audience.not_interest.hashes(),
-            places.country.hashes(),
-            places.not_country.hashes(),
-        ]
-    )
-    place_lists = places.place.hashes()
-    place_columns = [place_lists, places.not_place.hashes()]
-    signatures = _hash_rows([attribute_rows, *place_columns, audience.start + 1, audience.end + 1])
     return Chunk(
         batch=pa.record_batch(columns),
         sids=sid_keys(tokens),
-        attribute_rows=distinct(attribute_rows),
-        place_lists=distinct(place_lists[sizes > 0]),
-        signatures=distinct(signatures),
-        num_windows=int(has_window[dealt].sum()),
-        num_exclusions=int(has_exclusion[dealt].sum()),
-        num_places=int((sizes > 0)[dealt].sum()),
         num_paused=int(paused.sum()),
-        place_values=int(sizes[dealt].sum()),
-        longest_list=int(sizes.max()),
+        **_count(audience, places, dealt, tiers),
     )
+
+
+def _count(
+    audience: Audience, places: PlaceRules, dealt: np.ndarray, tiers: np.ndarray | None
+) -> dict:
+    """Count what a chunk's ads ask; fields of `Chunk`. `dealt` says each ad's campaign."""
+    place_sizes = places.place.sizes
+    excludes = [audience.not_interest, places.not_country, places.not_place]
+    has_exclusion = np.logical_or.reduce([lists.sizes > 0 for lists in excludes])
+    has_window = (audience.start >= 0) | (audience.end >= 0)
+    values = [audience.gender, audience.interest, audience.not_interest]
+    values = [lists.hashes() for lists in (*values, places.country, places.not_country)]
+    attribute_rows = _hash_rows([audience.age_min + 1, audience.age_max + 1, *values])
+    place_lists = places.place.hashes()
+    values = [attribute_rows, place_lists, places.not_place.hashes()]
+    signatures = _hash_rows([*values, audience.start + 1, audience.end + 1])
+    if tiers is not None:  # rules on tiers are an ad's own, not its campaign's
+        attribute_rows = _hash_rows([attribute_rows[dealt], tiers])
+        signatures = _hash_rows([signatures[dealt], tiers])
+    return {
+        "attribute_rows": distinct(attribute_rows),
+        "place_lists": distinct(place_lists[place_sizes > 0]),
+        "signatures": distinct(signatures),
+        "num_windows": int(has_window[dealt].sum()),
+        "num_exclusions": int(has_exclusion[dealt].sum()),
+        "num_places": int((place_sizes > 0)[dealt].sum()),
+        "place_values": int(place_sizes[dealt].sum()),
+        "longest_list": int(place_sizes.max()),
+    }
 
 
 def _rules(audience: Audience, places: PlaceRules) -> dict[str, pa.StructArray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,7 +14,10 @@ import pyarrow.parquet as pq
 from grace.errors import CatalogError
 
 BATCH_ROWS = 16_384
+BATCH_BYTES = 128 << 20  # where rows are so long that fewer of them make a batch
 GROUP_BATCHES = 8  # of a table in memory
+
+_CODES = {"RLE_DICTIONARY", "PLAIN_DICTIONARY"}
 
 NumberedBatch = tuple[int, pa.RecordBatch]
 
@@ -40,7 +44,7 @@ class ParquetBatches:
         # A column's name is the root of its leaves' names; leaves are what Parquet projects.
         self._names = [name for name in names if columns is None or name in set(columns)]
         sizes = [self._metadata.row_group(i).num_rows for i in range(self._metadata.num_row_groups)]
-        self._firsts = [1 + sum(sizes[:i]) for i in range(len(sizes))]
+        self._firsts = list(itertools.accumulate(sizes, initial=1))
         self.num_groups = len(sizes)
         self.num_rows = sum(sizes)
 
@@ -54,28 +58,35 @@ class ParquetBatches:
             ) as opened,
         ):
             batches = opened.iter_batches(
-                BATCH_ROWS, row_groups=[group], columns=self._names, use_threads=False
+                self._batch_rows(group), row_groups=[group], columns=self._names, use_threads=False
             )
             for batch in batches:
                 yield first, batch
                 first += batch.num_rows
 
+    def _chunks(self, group: int) -> Iterator[pq.ColumnChunkMetaData]:
+        """Yield what the file says of each leaf column that is read."""
+        chunks = self._metadata.row_group(group)
+        for chunk in map(chunks.column, range(chunks.num_columns)):
+            if chunk.path_in_schema.split(".")[0] in self._names:
+                yield chunk
+
+    def _batch_rows(self, group: int) -> int:
+        size = sum(max(c.total_uncompressed_size, 8 * c.num_values) for c in self._chunks(group))
+        num_rows = self._metadata.row_group(group).num_rows
+        return max(1, min(BATCH_ROWS, BATCH_BYTES * num_rows // max(size, 1)))
+
     def _coded_leaves(self, group: int) -> list[str]:
         """Return the texts below `coded` that the group stores as numbers in a dictionary."""
-        chunks = self._metadata.row_group(group)
-        leaves = []
-        for i in range(chunks.num_columns):
-            chunk = chunks.column(i)
-            found = set(chunk.encodings)
-            if (
-                chunk.path_in_schema.split(".")[0] == self._coded
-                and chunk.physical_type == "BYTE_ARRAY"
-                and found & {"RLE_DICTIONARY", "PLAIN_DICTIONARY"}
-                # Of the encodings that a chunk may go on with, Arrow cannot turn others back.
-                and found <= {"RLE_DICTIONARY", "PLAIN_DICTIONARY", "PLAIN", "RLE", "BIT_PACKED"}
-            ):
-                leaves.append(chunk.path_in_schema)
-        return leaves
+        return [
+            chunk.path_in_schema
+            for chunk in self._chunks(group)
+            if chunk.path_in_schema.split(".")[0] == self._coded
+            and chunk.physical_type == "BYTE_ARRAY"
+            and _CODES & {*chunk.encodings}
+            # Of the encodings that a chunk may go on with, Arrow cannot turn others back.
+            and {*chunk.encodings} <= _CODES | {"PLAIN", "RLE", "BIT_PACKED"}
+        ]
 
 
 class TableBatches:

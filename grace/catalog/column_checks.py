@@ -157,13 +157,13 @@ def _instants(column: pa.Array) -> pa.Array:
         if ends["min"] is not None and (ends["min"] < _EARLIEST or ends["max"] > _LATEST):
             raise Undecided
         return instants
-    if types.is_string(column.type) or types.is_large_string(column.type):
-        column = column.dictionary_encode()
+    if is_text(column.type):
+        column = column.cast(pa.large_string()).dictionary_encode()
     if not types.is_dictionary(column.type) or not is_text(column.type.value_type):
         raise Undecided
     try:
         moments = [instant(text, assume_utc=True) for text in column.dictionary.to_pylist()]
-    except (ValueError, TypeError):
+    except ValueError:
         raise Undecided from None
     return pa.array(moments, pa.int64()).take(column.indices)
 

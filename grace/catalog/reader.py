@@ -169,21 +169,25 @@ def _assemble(groups: list[_Group], schema: Schema, shape: Shape) -> Changes:
     """Bring all readers' numbers into one dictionary and all parts into whole columns."""
     parts = [part for group in groups for part in group.parts]
     dictionary, signatures = _merge(groups, schema)
-    groups.clear()
-    id_type = ARROW_TYPES[shape.id_kind or int]
-    ad_ids = pa.concat_arrays([pa.array([], id_type), *(part.ad_ids for part in parts)])
-    removed = pa.concat_arrays([pa.array([], id_type), *(part.removed for part in parts)])
     numbers = [part.numbers for part in parts] + [part.removed_numbers for part in parts]
+    none = pa.array([], ARROW_TYPES[shape.id_kind or int])
+    ad_ids = pa.concat_arrays([none, *(part.ad_ids for part in parts)])
+    removed = pa.concat_arrays([none, *(part.removed for part in parts)])
+    sids = [part.sids for part in parts if len(part.sids)]
+    paused = [part.paused for part in parts]
+    # Pieces go as soon as their column is whole, so that only one column is there twice.
+    groups.clear()
+    parts.clear()
     refuse_duplicates(pa.concat_arrays([ad_ids, removed]) if len(removed) else ad_ids, numbers)
     ads = Catalog(
         schema=schema,
         ad_ids=ad_ids,
-        sids=_concatenate([part.sids for part in parts if len(part.sids)], (0, 0), np.int32),
+        sids=_joined(sids, (0, 0), np.int32),
         rules=tuple(rules.table() for rules in dictionary.rules),
         windows=dictionary.windows(),
         signatures=dictionary.signatures(),
-        ad_signatures=_concatenate(signatures, 0, np.int32),
-        paused=_concatenate([part.paused for part in parts], 0, np.bool_),
+        ad_signatures=_joined(signatures, 0, np.int32),
+        paused=_joined(paused, 0, np.bool_),
     )
     return Changes(ads, removed)
 
@@ -201,5 +205,8 @@ def _merge(groups: list[_Group], schema: Schema) -> tuple[Dictionary, list[np.nd
     return dictionary, signatures
 
 
-def _concatenate(arrays: list[np.ndarray], empty: int | tuple[int, ...], dtype: type) -> np.ndarray:
-    return np.concatenate(arrays) if arrays else np.empty(empty, dtype)
+def _joined(pieces: list[np.ndarray], empty: int | tuple[int, ...], dtype: type) -> np.ndarray:
+    """Concatenate pieces and let go of them."""
+    whole = np.concatenate(pieces) if pieces else np.empty(empty, dtype)
+    pieces.clear()
+    return whole

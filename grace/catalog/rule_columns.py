@@ -121,11 +121,13 @@ def _lists(
         return Lists.empty(num_rows)
     if not (types.is_list(column.type) or types.is_large_list(column.type)):
         raise Undecided
-    offsets = column.offsets.to_numpy().astype(np.int64)
     is_given = column.is_valid().to_numpy(zero_copy_only=False)
-    lengths = np.diff(offsets)
-    # Arrow lets a null list cover values; they mean nothing.
-    if (lengths[~is_given] > 0).any() or (not may_be_empty and (lengths[is_given] == 0).any()):
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    if (np.diff(offsets)[~is_given] > 0).any():
+        # Arrow lets a null list cover values, which mean nothing; taken anew, it covers none.
+        column = column.take(pa.array(np.arange(num_rows)))
+        offsets = column.offsets.to_numpy().astype(np.int64)
+    if not may_be_empty and (np.diff(offsets)[is_given] == 0).any():
         raise Undecided
     values = column.values[offsets[0] : offsets[-1]]
     if values.null_count:

@@ -12,10 +12,10 @@ from grace.errors import SchemaError
 from grace.files import read_yaml
 
 KINDS = ("categorical", "range", "set")
-# One bit per attribute, next to paused and window, in the 64-bit word of failed checks.
-MAX_ATTRIBUTES = 62
+# One bit per attribute, next to those of RESERVED, in the 64-bit word of failed checks.
+MAX_ATTRIBUTES = 61
 # Names that the funnel's counts already use.
-RESERVED = ("paused", "window")
+RESERVED = ("paused", "bid_off", "window")
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ app = typer.Typer(
     help="Generative retrieval inside the catalogue and inside what each request may see.",
 )
 sid = typer.Typer(no_args_is_help=True, help="Semantic IDs.")
-index = typer.Typer(no_args_is_help=True, help="Indexes: build, look into, check.")
+index = typer.Typer(no_args_is_help=True, help="Indexes: build, check, change, go back.")
 app.add_typer(sid, name="sid")
 app.add_typer(index, name="index")
 
@@ -49,6 +49,9 @@ for group, command, module, function in (
     (index, "build", "index", "build"),
     (index, "info", "index", "info"),
     (index, "verify", "index", "verify"),
+    (index, "watch", "watch", "watch"),
+    (index, "versions", "versions", "versions"),
+    (index, "rollback", "versions", "rollback"),
     (app, "retrieve", "retrieve", "retrieve"),
     (app, "evaluate", "evaluate", "evaluate"),
 ):

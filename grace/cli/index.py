@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from grace.cli.options import Workers, num_cores
 from grace.index import Index, build_index
+from grace.index.history import DEFAULT_KEEP
 
 IndexDirectory = Annotated[Path, typer.Option("--index", help="Directory of the index.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -21,14 +22,18 @@ def build(
     out: Annotated[Path, typer.Option(help="Directory to write the index to.")],
     bloom_bits: Annotated[int, typer.Option(help="Bits of a Bloom filter, times 64.")] = 256,
     bloom_hashes: Annotated[int, typer.Option(help="Bits that one value sets.")] = 4,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Threads; as many as cores by default.")
+    watermark: Annotated[
+        str | None,
+        typer.Option(help="Last delta that the catalogue holds; `index watch` goes on after it."),
     ] = None,
+    keep: Annotated[int, typer.Option(min=1, help="Versions to keep on disk.")] = DEFAULT_KEEP,
+    workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Build an index from a catalogue and make it the directory's current version."""
-    workers = workers or len(os.sched_getaffinity(0))
-    index = build_index(catalog, schema, out, bloom_bits, bloom_hashes, workers)
+    index = build_index(
+        catalog, schema, out, bloom_bits, bloom_hashes, watermark, keep, workers or num_cores()
+    )
     counts = {
         "version": index.version,
         "ads": index.num_ads,
@@ -60,7 +65,8 @@ def info(index: IndexDirectory, as_json: AsJson = False) -> None:
     if not console.is_terminal:
         console.width = 120  # a file has no width that cells should wrap at
     console.print(
-        f"version {found.version}: {found.ads:,} ads ({found.paused_ads:,} paused) on "
+        f"version {found.version}: {found.ads:,} ads ({found.paused_ads:,} paused, "
+        f"{found.bid_off_ads:,} with their bid off) on "
         f"{found.sids:,} SIDs of {found.levels} tokens below {found.vocab_size:,}; "
         f"{found.array_bytes / 1e6:,.1f} MB"
     )

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from typing import Annotated
+
+import typer
+
 from grace.decode import DEFAULT_NUM_SIDS, BeamPlan, full_plan
 from grace.errors import ConfigError
+
+Workers = Annotated[int | None, typer.Option(min=1, help="Threads; as many as cores by default.")]
+
+
+def num_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def parse_plan(widths: str | None, num_sids: int | None, num_levels: int) -> BeamPlan:

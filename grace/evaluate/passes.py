@@ -17,7 +17,12 @@ import numpy as np
 from grace.catalog import Attribute
 from grace.evaluate.metrics import Estimate, bootstrap
 
-PAUSED_BIT, WINDOW_BIT, FIRST_ATTRIBUTE_BIT = 0, 1, 2  # of the masks of Index.explain
+PAUSED_BIT, BID_OFF_BIT, WINDOW_BIT, FIRST_ATTRIBUTE_BIT = (
+    0,
+    1,
+    2,
+    3,
+)  # of the masks of Index.explain
 
 # Columns of the counts of one request.
 GENERATED, AFTER_BITMASK, AFTER_BLOOM, ACCEPTED, BLOOM_ALONE, WINDOW_ALONE = range(6)
@@ -30,7 +35,7 @@ class StageMasks:
     Attributes:
         bitmask: categorical and range attributes, which the paper's bitmask matcher decides.
         bloom: set attributes, which its Bloom matcher decides.
-        window: start, end and the paused flag.
+        window: start, end, pause and bid.
     """
 
     bitmask: np.uint64
@@ -46,7 +51,7 @@ class StageMasks:
         return cls(
             bitmask=np.uint64(bits["categorical"] | bits["range"]),
             bloom=np.uint64(bits["set"]),
-            window=np.uint64(1 << PAUSED_BIT | 1 << WINDOW_BIT),
+            window=np.uint64(1 << PAUSED_BIT | 1 << BID_OFF_BIT | 1 << WINDOW_BIT),
         )
 
 

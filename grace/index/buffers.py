@@ -30,3 +30,27 @@ class Buffers:
         lent = array.view()
         weakref.finalize(lent, self._free.append, array).atexit = False
         return torch.from_numpy(lent)
+
+
+class Memos:
+    """int64 [size] arrays that remember 32-bit words of one batch, never cleared in between.
+
+    An entry counts only if its high half is the batch's stamp, which no earlier batch of the same
+    array had.
+    """
+
+    def __init__(self, size: int):
+        self._size = size
+        self._free: deque[tuple[np.ndarray, int]] = deque()
+
+    def lend(self) -> tuple[np.ndarray, int]:
+        """Return an array and a stamp; the array is lent again once its views are gone."""
+        try:
+            array, last = self._free.pop()
+        except IndexError:
+            array, last = np.zeros(self._size, np.int64), 0
+        if last == 2**32 - 1:
+            array[:], last = 0, 0
+        lent = array.view()
+        weakref.finalize(lent, self._free.append, (array, last + 1)).atexit = False
+        return lent, last + 1

@@ -11,7 +11,7 @@ from grace import _native
 from grace.index.rules import CompiledTargeting, RangeRules, RuleTables
 
 # Why an ad is refused, besides its attributes; the order in which refusals are counted.
-STATE_REASONS = ("paused", "window")
+STATE_REASONS = ("paused", "bid_off", "window")
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Expansion:
         positions: int64 [k], eligible ads, in the order of the SIDs and of ad ids within a SID.
         rows: int64 [k], which of the given SIDs each ad belongs to.
         num_expanded: ads before the filter.
-        dropped: ads refused, by the first reason that refuses: `paused`, `window`, attributes.
+        dropped: ads refused, by the first reason that refuses: `paused`, `bid_off`, `window`,
+            attributes.
     """
 
     positions: np.ndarray
@@ -44,21 +45,24 @@ class AdFilter:
             [_arrays(rules) for rules in tables.rules],
         )
 
-    def expand(self, sids: np.ndarray, paused: Tensor, request: CompiledTargeting) -> Expansion:
-        """Return the eligible ads of the given SID indices, int64 [n], in their order."""
+    def expand(self, sids: np.ndarray, state: Tensor, request: CompiledTargeting) -> Expansion:
+        """Return the eligible ads of the given SID indices, int64 [n], in their order.
+
+        `state` is uint8 [num_ads], see `Index.ad_state`.
+        """
         positions, rows, expanded, dropped = self._native.expand(
-            np.ascontiguousarray(sids, np.int64), paused.numpy(), *_arguments(request)
+            np.ascontiguousarray(sids, np.int64), state.numpy(), *_arguments(request)
         )
         return Expansion(
             positions, rows, expanded, dict(zip(self.reasons, dropped.tolist(), strict=True))
         )
 
     def explain(
-        self, positions: np.ndarray, paused: Tensor, request: CompiledTargeting
+        self, positions: np.ndarray, state: Tensor, request: CompiledTargeting
     ) -> np.ndarray:
         """Return uint64 [n]: bit i is set if `reasons[i]` refuses the ad; 0 means accepted."""
         return self._native.explain(
-            np.ascontiguousarray(positions, np.int64), paused.numpy(), *_arguments(request)
+            np.ascontiguousarray(positions, np.int64), state.numpy(), *_arguments(request)
         )
 
 

@@ -1,28 +1,34 @@
-"""The index: one version of a catalogue, opened for reading, and the pauses that may change."""
+"""The index: one version of a catalogue, opened for reading, and the states that may change."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from grace.catalog import Schema, parse_targeting, read_catalog
 from grace.catalog.values import describe
 from grace.errors import CatalogError
-from grace.index import pauses, storage
+from grace.index import storage
 from grace.index.bits import MAX_REQUESTS
 from grace.index.bloom import BloomShape
 from grace.index.build import IndexData, build_data
 from grace.index.exact import ExactMatcher
 from grace.index.filter import AdFilter, Expansion
+from grace.index.history import DEFAULT_KEEP
 from grace.index.rules import CompiledTargeting
+from grace.index.state import AdStates
 from grace.index.trie import Trie
 from grace.index.unions import UNIONS, UnionMatcher, build_unions
 from grace.index.verdict import Verdict
+
+if TYPE_CHECKING:
+    from grace.index.reader import IndexReader
 
 MATCHERS = ("off", "valid", *UNIONS, "exact")
 
@@ -33,6 +39,8 @@ def build_index(
     out: str | os.PathLike | None = None,
     bloom_bits: int = 256,
     bloom_hashes: int = 4,
+    watermark: str | None = None,
+    keep: int = DEFAULT_KEEP,
     workers: int = 1,
 ) -> Index:
     """Build an index from a catalogue.
@@ -44,6 +52,8 @@ def build_index(
         out: directory to write a new version to and make it current; None keeps it in memory.
         bloom_bits: bits of one Bloom filter, a multiple of 64.
         bloom_hashes: bits that one value sets.
+        watermark: the last delta that the catalogue holds; `grace index watch` goes on after it.
+        keep: versions to leave in `out`, this one among them.
         workers: threads; the index does not depend on them.
 
     Raises:
@@ -59,25 +69,22 @@ def build_index(
     data = build_data(read_catalog(catalog, schema, workers), shape, workers)
     if out is None:
         return Index(data)
-    storage.save(data, out)
+    storage.save(data, out, watermark, keep)
     return Index.open(out)
 
 
 class Index:
-    """Tries, matchers and ads of one catalogue version. The arrays never change; pauses do.
+    """Tries, matchers and ads of one catalogue version. The arrays never change; ad states do.
 
     Attributes:
         version: id of the version on disk, or None in memory.
         data: the version's arrays.
-        ad_paused: uint8 [num_ads], nonzero where an ad is paused now.
     """
 
     def __init__(self, data: IndexData, version: str | None = None, directory: Path | None = None):
         self.data = data
         self.version = version
-        self.ad_paused = data.ad_paused.clone()
-        self._directory = directory
-        self._pausing = threading.Lock()
+        self._states = AdStates(data.ad_paused, self.find_ads, directory)
         self._unions: dict[str, UnionMatcher] = {}
         self._building = threading.Lock()
         self._filter = AdFilter(data.tables, data.sid_ad_offsets, data.ad_signatures)
@@ -90,19 +97,24 @@ class Index:
             IndexFormatError: if the index is torn, damaged, foreign or newer, naming the file.
         """
         version, data = storage.load(directory)
-        index = Index(data, version, Path(directory))
-        states = pauses.replay(Path(directory))
-        positions = index.find_ads(list(states))
-        for position, paused in zip(positions.tolist(), states.values(), strict=True):
-            if position >= 0:  # the log outlives versions that had the ad
-                index.ad_paused[position] = paused
-        return index
+        return Index(data, version, Path(directory))
+
+    @staticmethod
+    def follow(directory: str | os.PathLike) -> IndexReader:
+        """Open a directory for a server: its `current` moves on to new versions between batches.
+
+        Raises:
+            IndexFormatError: as `open` does.
+        """
+        from grace.index.reader import IndexReader
+
+        return IndexReader(directory)
 
     @cached_property
     def _exact(self) -> ExactMatcher:
         data = self.data
         return ExactMatcher(
-            data.tables, data.trie, data.sid_ad_offsets, data.ad_signatures, self.ad_paused
+            data.tables, data.trie, data.sid_ad_offsets, data.ad_signatures, self.ad_state
         )
 
     @property
@@ -217,16 +229,21 @@ class Index:
 
     def expand(self, sids: np.ndarray, request: CompiledTargeting) -> Expansion:
         """Return the eligible ads of SID indices, int64 [n], in their order, with counts."""
-        return self._filter.expand(sids, self.ad_paused, request)
+        return self._filter.expand(sids, self.ad_state, request)
 
     def explain(self, positions: np.ndarray, request: CompiledTargeting) -> np.ndarray:
         """Return uint64 [n]: bit i is set if `refusal_reasons[i]` refuses the ad at a position."""
-        return self._filter.explain(positions, self.ad_paused, request)
+        return self._filter.explain(positions, self.ad_state, request)
 
     @property
     def refusal_reasons(self) -> tuple[str, ...]:
-        """Why an ad can be refused, in the order of counting: paused, window, each attribute."""
+        """Why an ad can be refused, in the order of counting: its state, window, each attribute."""
         return self._filter.reasons
+
+    @property
+    def ad_state(self) -> Tensor:
+        """uint8 [num_ads], 0 where an ad is live; bit 0 paused, bit 1 bid off. Changes in place."""
+        return self._states.flags
 
     def pause(self, ad_ids: Sequence[str | int]) -> None:
         """Stop showing ads from the next batch on; an index on disk remembers it.
@@ -234,7 +251,7 @@ class Index:
         Raises:
             CatalogError: if an id is not in the catalogue; then nothing changes.
         """
-        self._set_paused(ad_ids, True)
+        self._switch("paused", True, ad_ids)
 
     def resume(self, ad_ids: Sequence[str | int]) -> None:
         """Show paused ads again, those too that the catalogue says are paused.
@@ -242,16 +259,45 @@ class Index:
         Raises:
             CatalogError: if an id is not in the catalogue; then nothing changes.
         """
-        self._set_paused(ad_ids, False)
+        self._switch("paused", False, ad_ids)
 
-    def _set_paused(self, ad_ids: Sequence[str | int], paused: bool) -> None:
+    def bid_off(self, ad_ids: Sequence[str | int]) -> None:
+        """Stop showing ads that bid no more, as `pause` does but apart from it.
+
+        Raises:
+            CatalogError: if an id is not in the catalogue; then nothing changes.
+        """
+        self._switch("bid_off", True, ad_ids)
+
+    def bid_on(self, ad_ids: Sequence[str | int]) -> None:
+        """Show ads again that bid again; a paused one stays paused.
+
+        Raises:
+            CatalogError: if an id is not in the catalogue; then nothing changes.
+        """
+        self._switch("bid_off", False, ad_ids)
+
+    def catch_up(self) -> None:
+        """See states that other processes changed in the index's directory; costs a `stat` if none.
+
+        Raises:
+            IndexFormatError: if the log of states is damaged.
+        """
+        self._states.catch_up()
+
+    def subscribe(self, callback: Callable[[np.ndarray], None]) -> None:
+        """Call `callback(positions)`, int64 [n], after `ad_state` changed there.
+
+        For copies on a device: subscribe, then copy everything once. Calls come one at a time,
+        before `pause` and its like return.
+        """
+        self._states.subscribe(callback)
+
+    def _switch(self, flag: str, on: bool, ad_ids: Sequence[str | int]) -> None:
         if isinstance(ad_ids, (str, bytes)):
             raise TypeError(f"ad_ids must be a list of ids, got the text {ad_ids!r}")
         positions = self.find_ads(ad_ids)
         for ad_id, position in zip(ad_ids, positions.tolist(), strict=True):
             if position < 0:
                 raise CatalogError(f"no ad {describe(ad_id)} in the catalogue", field="ad_id")
-        with self._pausing:  # the log and the memory of this index must tell the same last state
-            if self._directory is not None:
-                pauses.append(self._directory, paused, self.take_ad_ids(positions))
-            self.ad_paused[positions] = paused
+        self._states.change(flag, on, self.take_ad_ids(positions))

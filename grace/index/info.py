@@ -8,6 +8,7 @@ import numpy as np
 
 from grace.index.bits import count_bits
 from grace.index.index import Index
+from grace.index.state_log import FLAGS
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class IndexInfo:
     Attributes:
         version: id on disk, or None in memory.
         ads, sids, levels, vocab_size: counts; `vocab_size` is the largest token + 1.
-        paused_ads: ads paused now.
+        paused_ads, bid_off_ads: ads paused now, and ads whose bid is off now.
         ads_per_sid: p50, p99 and max.
         rules: distinct rules per attribute, "no rule" included.
         windows, signatures: distinct ones.
@@ -59,6 +60,7 @@ class IndexInfo:
     levels: int
     vocab_size: int
     paused_ads: int
+    bid_off_ads: int
     ads_per_sid: dict[str, int]
     rules: dict[str, int]
     windows: int
@@ -85,7 +87,8 @@ def index_info(index: Index) -> IndexInfo:
         sids=index.num_sids,
         levels=index.num_levels,
         vocab_size=index.vocab_size,
-        paused_ads=int((index.ad_paused != 0).sum()),
+        paused_ads=int((index.ad_state & FLAGS["paused"] != 0).sum()),
+        bid_off_ads=int((index.ad_state & FLAGS["bid_off"] != 0).sum()),
         ads_per_sid={"p50": p50, "p99": p99, "max": int(per_sid.max())},
         rules={n: r.num_rules for n, r in zip(index.schema.names, rules, strict=True)},
         windows=len(data.tables.windows),

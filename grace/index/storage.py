@@ -3,7 +3,8 @@
     DIR/CURRENT                        the id of the version to open, one line
     DIR/versions/<id>/manifest.json    format, schema, counts, and the hash of every array
     DIR/versions/<id>/arrays.safetensors
-    DIR/pauses.log                     see grace.index.pauses
+    DIR/history.jsonl                  see grace.index.history
+    DIR/pauses.log                     see grace.index.state_log
 
 A version's id is the hash of its manifest, so the same catalogue gives the same version. Every
 tensor is described in docs/index-format.md.
@@ -27,25 +28,55 @@ from grace.errors import IndexFormatError
 from grace.files import atomic_write, sync_directory
 from grace.index.bloom import BloomShape
 from grace.index.build import IndexData
+from grace.index.history import (
+    CURRENT,
+    DEFAULT_KEEP,
+    VERSIONS,
+    Publication,
+    commit,
+    find_current,
+    parent_of,
+    read_current,
+    read_history,
+    utc_now,
+)
 from grace.index.lookup import IntegerTable, TextTable
 from grace.index.rules import RangeRules, RuleTables, ValueRules
 from grace.index.trie import Trie
 
 FORMAT = "grace-index"
 FORMAT_VERSION = 2
-ARRAYS, MANIFEST, CURRENT = "arrays.safetensors", "manifest.json", "CURRENT"
+ARRAYS, MANIFEST = "arrays.safetensors", "manifest.json"
 UNFINISHED = ".unfinished"
 
 
-def save(data: IndexData, directory: str | os.PathLike) -> str:
+def save(
+    data: IndexData,
+    directory: str | os.PathLike,
+    watermark: str | None = None,
+    keep: int = DEFAULT_KEEP,
+    merged_into: str | None = None,
+) -> str:
     """Write a version and make it current; a failure at any point leaves the old one current.
+
+    Args:
+        data: the arrays.
+        directory: of the index.
+        watermark: the last delta that the arrays hold, see `grace.index.changes`.
+        keep: versions to leave on disk, this one among them; at least 1.
+        merged_into: of a version made from changes, the version that they were merged into; it must
+            still be the current one.
 
     Returns:
         The version's id.
 
     Raises:
-        IndexFormatError: if the directory holds something else, or another process is writing.
+        IndexFormatError: if the directory holds something else, another process is writing, or
+            another version than `merged_into` is current.
+        ValueError: if `keep` is below 1.
     """
+    if keep < 1:
+        raise ValueError(f"keep must be at least 1, got {keep}")
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -56,9 +87,16 @@ def save(data: IndexData, directory: str | os.PathLike) -> str:
         raise IndexFormatError(
             f"{directory}: holds something that is no index; name an empty folder"
         )
-    versions = directory / "versions"
+    versions = directory / VERSIONS
     versions.mkdir(parents=True, exist_ok=True)
-    with _writer_lock(directory):
+    with writer_lock(directory):
+        read_history(directory)  # a damaged one is refused before the work
+        current = find_current(directory)
+        if merged_into is not None and current != merged_into:
+            raise IndexFormatError(
+                f"{directory}: {current} became current while changes were merged into "
+                f"{merged_into}; start again"
+            )
         unfinished = versions / UNFINISHED
         shutil.rmtree(unfinished, ignore_errors=True)  # what a killed writer left
         unfinished.mkdir()
@@ -66,7 +104,8 @@ def save(data: IndexData, directory: str | os.PathLike) -> str:
             tensors = tensors_of(data)
             save_file(tensors, unfinished / ARRAYS)
             _sync_file(unfinished / ARRAYS)
-            manifest = json.dumps(_manifest(data, tensors), indent=1, ensure_ascii=False).encode()
+            described = _manifest(data, tensors)
+            manifest = json.dumps(described, indent=1, ensure_ascii=False).encode()
             with atomic_write(unfinished / MANIFEST) as file:
                 file.write(manifest)
             version = _hash(manifest)[:16]
@@ -77,8 +116,11 @@ def save(data: IndexData, directory: str | os.PathLike) -> str:
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise
-        with atomic_write(directory / CURRENT) as file:
-            file.write(version.encode() + b"\n")
+        action = "build" if merged_into is None else "watch"
+        counts = described["counts"]
+        parent = parent_of(directory, version)
+        published = Publication(version, utc_now(), action, parent, watermark, counts)
+        commit(directory, published, keep)
     return version
 
 
@@ -104,11 +146,31 @@ def load(directory: str | os.PathLike) -> tuple[str, IndexData]:
     Raises:
         IndexFormatError: naming the file that is missing, damaged, foreign or newer.
     """
+    directory = Path(directory)
+    while True:
+        version = read_current(directory)
+        try:
+            return version, load_version(directory, version)
+        except IndexFormatError:
+            if read_current(directory) == version:
+                raise
+            # Another version was made current and this one removed meanwhile: open that one.
+
+
+def load_version(directory: Path, version: str) -> IndexData:
+    """Map one version's arrays and check them, as `load` does.
+
+    Raises:
+        IndexFormatError: naming the file that is missing, damaged, foreign or newer.
+    """
     from safetensors import SafetensorError, safe_open
 
-    directory = Path(directory)
-    version, folder = _current(directory)
-    manifest = _read_manifest(folder, version)
+    folder = directory / VERSIONS / version
+    if not folder.is_dir():
+        raise IndexFormatError(
+            f"{directory}: has no version {version!r} (named by {CURRENT}, or asked for)"
+        )
+    manifest = read_manifest(folder, version)
     path = folder / ARRAYS
     try:
         with safe_open(path, framework="pt") as file:
@@ -125,27 +187,11 @@ def load(directory: str | os.PathLike) -> tuple[str, IndexData]:
                 f"{path}: {name} differs from what was written; the file is damaged: build the "
                 "index again"
             )
-    return version, _data_of(manifest, tensors)
+    return _data_of(manifest, tensors)
 
 
-def _current(directory: Path) -> tuple[str, Path]:
-    if not directory.is_dir():
-        raise IndexFormatError(f"{directory}: no such directory")
-    try:
-        version = (directory / CURRENT).read_text(encoding="ascii").strip()
-    except FileNotFoundError:
-        raise IndexFormatError(f"{directory}: holds no index (no file {CURRENT})") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise IndexFormatError(f"{directory / CURRENT}: cannot be read: {error}") from None
-    folder = directory / "versions" / version
-    if len(version) != 16 or not version.isalnum() or not folder.is_dir():
-        raise IndexFormatError(
-            f"{directory / CURRENT}: names the version {version[:40]!r}, which is not there"
-        )
-    return version, folder
-
-
-def _read_manifest(folder: Path, version: str) -> dict:
+def read_manifest(folder: Path, version: str) -> dict:
+    """Return a version's manifest, or raise IndexFormatError, naming it."""
     path = folder / MANIFEST
     try:
         content = path.read_bytes()
@@ -256,7 +302,8 @@ def _sync_file(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _writer_lock(directory: Path) -> Iterator[None]:
+def writer_lock(directory: Path) -> Iterator[None]:
+    """Keep other writers of the directory out; raise IndexFormatError if one is at work."""
     with open(directory / ".lock", "wb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

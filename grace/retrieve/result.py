@@ -47,8 +47,8 @@ class Result:
         ads: eligible ads by (score descending, SID, ad id), cut at `top_k`.
         sids: generated SIDs and their scores, best first, also those outside the catalogue.
         funnel: counts of every stage: `generated_sids`, `catalog_sids`, `eligible_sids`,
-            `expanded_ads`, `dropped` (by `paused`, `window` and each attribute; an ad counts for
-            the first that refuses it), `eligible_ads`, `returned_ads`, `unknown_items`.
+            `expanded_ads`, `dropped` (by `paused`, `bid_off`, `window` and each attribute; an ad
+            counts for the first that refuses it), `eligible_ads`, `returned_ads`, `unknown_items`.
         error: `{"field", "message"}` where the request failed; then all else is empty.
         trace: only where it was asked for.
     """

@@ -76,9 +76,8 @@ def test_files_do_not_depend_on_workers(tmp_path, places, monkeypatch):
     assert pq.ParquetFile(tmp_path / "1" / "catalog.parquet").num_row_groups == 5
 
 
-@pytest.mark.parametrize("places", ["geo", "uniform"])
-def test_counts_are_those_of_the_file(tmp_path, places):
-    spec = Spec(ads=10_000, places=places)
+@pytest.mark.parametrize("spec", SPECS)
+def test_counts_are_those_of_the_file(tmp_path, spec):
     counts = write_catalog(spec, tmp_path, 16)["counts"]
     ads = pq.read_table(tmp_path / "catalog.parquet")
     assert counts == json.loads((tmp_path / "manifest.json").read_text())["counts"]

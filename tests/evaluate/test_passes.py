@@ -19,25 +19,25 @@ from grace.evaluate.passes import (
 )
 
 SCHEMA = (
-    Attribute("gender", "categorical"),  # bit 2
-    Attribute("place", "set"),  # bit 3
-    Attribute("age", "range"),  # bit 4
+    Attribute("gender", "categorical"),  # bit 3
+    Attribute("place", "set"),  # bit 4
+    Attribute("age", "range"),  # bit 5
 )
 STAGES = StageMasks.of(SCHEMA)
 
 
 def test_stage_masks():
-    assert (STAGES.bitmask, STAGES.bloom, STAGES.window) == (0b10100, 0b01000, 0b00011)
-    assert StageMasks.of([Attribute("last", "set")] * 62).bloom == np.uint64(2**64 - 4)
+    assert (STAGES.bitmask, STAGES.bloom, STAGES.window) == (0b101000, 0b010000, 0b000111)
+    assert StageMasks.of([Attribute("last", "set")] * 61).bloom == np.uint64(2**64 - 8)
 
 
-@given(st.lists(st.integers(0, 31), max_size=50))
+@given(st.lists(st.integers(0, 63), max_size=50))
 def test_count_passes_is_counting_one_ad_at_a_time(masks):
     stages_failed = [
         {
-            "bitmask": bool(mask & 4 or mask & 16),
-            "bloom": bool(mask & 8),
-            "window": bool(mask & 1 or mask & 2),
+            "bitmask": bool(mask & 8 or mask & 32),
+            "bloom": bool(mask & 16),
+            "window": bool(mask & 7),
         }
         for mask in masks
     ]

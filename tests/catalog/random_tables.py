@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from datetime import UTC, datetime, timedelta
 
@@ -50,7 +51,7 @@ def rules_of(table) -> list[tuple]:
         (table.include_offsets, table.include_values),
         (table.exclude_offsets, table.exclude_values),
     ):
-        lists = [ids[a:b].tolist() for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+        lists = [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)]
         assert all(len(set(some)) == len(some) for some in lists)
         sides.append([frozenset(values[i] for i in some) for some in lists])
     return list(zip(*sides, strict=True))
@@ -94,7 +95,8 @@ class RandomTable:
     def ad_ids(self) -> pa.Array:
         ids = self.rng.sample(range(1, 100), self.num_rows)
         kind = self.one_of(
-            (pa.int64(), pa.int32(), pa.uint8(), *TEXTS), (pa.uint64(), pa.float64(), pa.binary())
+            (pa.int64(), pa.int32(), pa.uint8(), *TEXTS),
+            (pa.uint64(), pa.float64(), pa.binary(), pa.string_view()),
         )
         if kind == pa.binary():
             return pa.array([str(i).encode() for i in ids], kind)
@@ -115,22 +117,17 @@ class RandomTable:
                 sids[i] = self.rng.choice((None, [], sids[i] + [0], [None] * num_levels))
             elif self.wrong():
                 sids[i][-1] = self.rng.choice((-1, 2**31 - 2, 2**31 - 1))
-        fixed = all(sid is not None and len(sid) == num_levels for sid in sids)
-        kinds = (pa.list_(pa.int64()), pa.large_list(pa.int64()))
-        kinds += (pa.list_(pa.int64(), num_levels),) * fixed
-        odd = (pa.list_(pa.float64()), pa.list_(pa.string()), pa.string())
-        kind = self.one_of(kinds, odd)
-        if kind in odd:
-            return (
-                pa.array([None if sid is None else str(sid) for sid in sids])
-                if kind == odd[2]
-                else pa.array(
-                    [sid and [t if t is None else kind_of(kind, t) for t in sid] for sid in sids],
-                    kind,
-                )
-            )
-        array = pa.array(sids, kind)
-        return array
+        kinds = [pa.list_(pa.int64()), pa.large_list(pa.int64())]
+        if all(sid is not None and len(sid) == num_levels for sid in sids):
+            kinds.append(pa.list_(pa.int64(), num_levels))
+        kind = self.one_of(tuple(kinds), (pa.list_(pa.float64()), pa.list_(pa.string()), None))
+        if kind is None:
+            return pa.array([None if sid is None else str(sid) for sid in sids])
+        if kind.value_type == pa.string():
+            sids = [
+                sid and [None if token is None else str(token) for token in sid] for sid in sids
+            ]
+        return pa.array(sids, kind)
 
     def rules(self) -> pa.Array:
         if self.rng.random() < 0.05:
@@ -188,7 +185,7 @@ class RandomTable:
                 elif self.rng.random() < 0.2:
                     some = None if key == "include" else self.rng.choice((None, []))
                 lists.append(some)
-            text = self.rng.choice(TEXTS)
+            text = self.one_of(TEXTS, (pa.string_view(),))
             kind = self.one_of(
                 (pa.list_(text), pa.large_list(text)),
                 (pa.list_(pa.int64()), pa.list_(pa.bool_()), pa.null(), pa.list_(pa.null())),
@@ -202,15 +199,17 @@ class RandomTable:
                 lists = [[] if some and key == "exclude" else None for some in lists]
             elif inner is None:
                 lists = [None] * self.num_rows
-            array = pa.array(lists, kind)
-            if kind == pa.list_(pa.string()) and self.rng.random() < 0.2:
-                # Null lists that cover values, as Arrow allows.
-                null = pa.array([self.rng.random() < 0.3 for _ in lists])
-                offsets = pa.array([*array.offsets.to_pylist()], pa.int32())
-                if not array.null_count:
-                    array = pa.ListArray.from_arrays(offsets, array.values, mask=null)
-            columns[key] = array
+            columns[key] = pa.array(lists, kind)
+            if kind == pa.list_(pa.string()) and self.rng.random() < self.odd:
+                columns[key] = self.covering(columns[key])
         return self.struct(columns or {"_": pa.nulls(self.num_rows)})
+
+    def covering(self, lists: pa.ListArray) -> pa.Array:
+        """Make some lists null that still cover values, as Arrow allows."""
+        if lists.null_count:
+            return lists
+        null = pa.array([self.rng.random() < 0.3 for _ in lists])
+        return pa.ListArray.from_arrays(lists.offsets, lists.values, mask=null)
 
     def times(self, side: int) -> pa.Array:
         base = NOON + timedelta(days=side)
@@ -233,7 +232,7 @@ class RandomTable:
             texts = [m and m.isoformat()[: self.rng.choice((19, 25))] for m in moments]
             if self.wrong():
                 texts[0] = "noon"
-            return pa.array(texts, self.rng.choice(TEXTS))
+            return pa.array(texts, self.one_of(TEXTS, (pa.string_view(),)))
         if kind == pa.int64():
             return pa.array([m and 5 for m in moments], kind)
         if kind.unit == "ns":
@@ -248,8 +247,3 @@ class RandomTable:
             return pa.nulls(self.num_rows)
         flags = [self.rng.choice((True, False, False, None)) for _ in range(self.num_rows)]
         return pa.array(flags, pa.bool_()).cast(kind)
-
-
-def kind_of(kind: pa.DataType, token: int) -> object:
-    """A token as an odd element type holds it."""
-    return str(token) if kind.value_type == pa.string() else float(token)

@@ -31,7 +31,7 @@ class Matching:
         self.name, self.device = name, torch.device(device)
         self.on_gpu = self.device.type == "cuda"
         data = index.data
-        self._signatures, self._states = data.ad_signatures, index.ad_paused
+        self._signatures, self._states = data.ad_signatures, index.ad_state
         self._matcher = None
         if name == "exact":
             made_of = (data.tables, data.trie, data.sid_ad_offsets, self._signatures, self._states)

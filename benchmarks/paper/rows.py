@@ -14,6 +14,7 @@ from benchmarks.paper.search import Searched
 from grace.evaluate.metrics import Estimate, bootstrap
 from grace.evaluate.passes import default_bounds
 from grace.index.info import LevelInfo
+from grace.index.unions import UNIONS
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,12 @@ class Case:
                     "distinct bytes": (found.distinct_bytes, "bytes"),
                     "fill": (found.fill_rate, "rate"),
                 }
+                partitioning = UNIONS[run.name]
+                if partitioning.fill is None:
+                    # The paper's fixed layout also holds partitions that no SID is in.
+                    most = int(partitioning.per_level(level.level)[-1])
+                    fixed = found.fill_rate * found.rows / (level.transitions * most)
+                    values["fill with empty partitions"] = (fixed, "rate")
                 for metric, (value, unit) in values.items():
                     yield self.row(run.name, f"{kind} {metric}, {where}", unit, value)
 

@@ -61,9 +61,11 @@ def show_case(rows: Sequence[dict], case: str, buckets: bool = True) -> None:
     add(
         "Table 2: mean fill rate", "matcher", POSITIONS,
         {
-            f"{mode}, {kind}": [(mode, f"{kind} fill, {where}") for where in POSITIONS]
+            f"{mode}, {kind}{form}": [(mode, f"{kind} fill{form}, {where}") for where in POSITIONS]
             for mode in unions
             for kind in kinds
+            for form in ("", " with empty partitions")
+            if form == "" or mode == "static-kway"
         },
     )  # fmt: skip
     columns = [

@@ -1,9 +1,9 @@
 """What GRACE's text states of its own measurements (section, value); its table bodies are not here.
 
 The paper tests children at four decoding positions, which it calls root, p1, p2 and p3: position i
-leads from prefixes of length i to prefixes of length i + 1, so p3 leads to full SIDs. Its static partitions have a
-fixed layout, so its fill rates of them also count the empty ones: 0.004 of 256 bits is about one
-bit, less than a single place sets.
+leads from prefixes of length i to prefixes of length i + 1, so p3 leads to full SIDs. Its static
+partitions have a fixed layout; 0.004 of 256 bits is one bit a partition, which only empty
+partitions explain, so that figure stands beside ours with these counted.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def check_no_false_no(workload: Workload, verdict: Verdict, words: Tensor, nodes
     rows, entries = entries_of(workload.index.trie.child_offsets, nodes.reshape(-1))
     first = workload.index.trie.child_offsets[nodes.clamp_min(0).reshape(-1)].long()[rows]
     child = entries - first
-    allowed = allowed.reshape(len(first.new_zeros(nodes.numel())), -1)
+    allowed = allowed.reshape(nodes.numel(), -1)
     entered = allowed[rows, child // 32] >> child % 32 & 1 != 0
     request = rows // nodes.shape[1]
     eligible = words[(entries + 1).to(words.device)].cpu() >> request & 1 != 0

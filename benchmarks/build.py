@@ -6,8 +6,8 @@
 
 The trie: N random SIDs of four tokens below 512, sorted beforehand, built by Grace and by
 `benchmarks.static_trie`, in turns, in one process; both hold the same transitions, which is
-checked. The catalogue is one of `benchmarks.catalog`; its build is a process of its own, measured by
-`/usr/bin/time -v`, whose output is kept beside the results.
+checked. The catalogue is one of `benchmarks.catalog`; its build is a process of its own, measured
+by `/usr/bin/time -v`, whose output is kept beside the results.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def measure_catalogue(num_ads: int, vocab: int, repeats: int, seed: int) -> Iter
     index = grace.build_index(demo_catalog(num_ads, seed, num_codes=vocab), SCHEMA)
     raw = synthetic_requests(1, num_ads, seed)[0]
     request = index.compile(raw["attributes"], raw["at"])
-    words = index.match("exact", [request])
+    words = index.match("exact", [request]).words
     eligible = words[index.trie.first_leaf :].numpy() & 1 != 0
     catalogue = f"{num_ads:,} ads, V {vocab}"
     counts = {"sids": index.num_sids, "eligible_sids": int(eligible.sum())}

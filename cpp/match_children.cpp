@@ -12,6 +12,7 @@
 #include <string>
 
 #include "offsets.h"
+#include "threads.h"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define GRACE_WIDEST_VECTORS \
@@ -144,7 +145,8 @@ Out2<int32_t> match_children(In2<int64_t> nodes, Offsets child_offsets,
                              std::optional<Offsets> partition_offsets, In1<int32_t> bitmask_index,
                              In1<int32_t> bloom_index, In2<int64_t> bitmask_rows,
                              In2<int64_t> bloom_rows, In2<int64_t> want, In4 places,
-                             In2<int32_t> num_places, In1<int64_t> other_bits, int64_t num_words) {
+                             In2<int32_t> num_places, In1<int64_t> other_bits, int64_t num_words,
+                             int workers) {
     const size_t batch = nodes.shape(0), beams = nodes.shape(1), width = static_cast<size_t>(num_words);
     const size_t slots = places.shape(1), most = places.shape(2), words = places.shape(3);
     const auto num_inner = static_cast<int64_t>(num_segments(child_offsets));
@@ -155,7 +157,7 @@ Out2<int32_t> match_children(In2<int64_t> nodes, Offsets child_offsets,
         const Tables tables(partition_offsets, bitmask_index, bloom_index, bitmask_rows, bloom_rows,
                             words);
         const auto* masks = reinterpret_cast<const uint64_t*>(places.data());
-        for (size_t b = 0; b < batch; ++b) {
+        const auto match_request = [&](size_t b) {
             Request request{reinterpret_cast<const uint64_t*>(want.data()) + b * want.shape(1), {}, {}};
             for (size_t slot = 0; slot < slots; ++slot) {
                 const size_t at = b * slots + slot;
@@ -174,7 +176,12 @@ Out2<int32_t> match_children(In2<int64_t> nodes, Offsets child_offsets,
                     if (tables.passes(static_cast<size_t>(entry + 1), request))
                         bits[(entry - first) / 32] |= uint32_t{1} << (entry - first) % 32;
             }
-        }
+        };
+        const size_t parts = std::clamp<size_t>(batch, 1, static_cast<size_t>(std::max(workers, 1)));
+        const std::vector<size_t> bounds = split(batch, parts);
+        in_parallel(parts, [&](size_t part) {
+            for (size_t b = bounds[part]; b < bounds[part + 1]; ++b) match_request(b);
+        });
     }
     return to_numpy(std::move(allowed), batch * beams, width);
 }
@@ -185,5 +192,5 @@ void bind_match_children(nb::module_& module) {
     module.def("match_children", &match_children, nb::arg("nodes"), nb::arg("child_offsets"),
                nb::arg("partition_offsets").none(), nb::arg("bitmask_index"), nb::arg("bloom_index"),
                nb::arg("bitmask_rows"), nb::arg("bloom_rows"), nb::arg("want"), nb::arg("places"),
-               nb::arg("num_places"), nb::arg("other_bits"), nb::arg("num_words"));
+               nb::arg("num_places"), nb::arg("other_bits"), nb::arg("num_words"), nb::arg("workers"));
 }

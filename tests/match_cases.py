@@ -10,10 +10,10 @@ BATCHES = [1, 2, 15, 16, 17, 31, 32]
 
 
 def case(seed, batch=2, beams=3, vocab=40, levels=3, bitmask_words=2, slots=1, filter_words=4,
-         jagged=False, num_places=3, narrow=False):  # fmt: skip
+         jagged=False, num_places=3, narrow=False, max_sids=600):  # fmt: skip
     """Rows of random density, requests that ask for few of their bits, beams at one level."""
     rng = np.random.default_rng(seed)
-    sids = np.unique(rng.integers(0, vocab, (rng.integers(1, 600), levels)), axis=0)
+    sids = np.unique(rng.integers(0, vocab, (rng.integers(1, max_sids), levels)), axis=0)
     trie, _ = build_trie(sids.astype(np.int32))
     level = rng.integers(0, levels)
     first, last = trie.level_offsets[level : level + 2].tolist()

@@ -137,10 +137,8 @@ class KwayMatcher:
 
 def deal(units: list[frozenset], k: int) -> list[frozenset]:
     """Each unit to the partition that is least full with it in, the first of equals."""
-    dealt = [frozenset()] * k
+    dealt: list[list[frozenset]] = [[] for _ in range(k)]
     for unit in units:
-        best = min(range(k), key=lambda p: (len(dealt[p] | unit), p))
-        dealt[best] = dealt[best] | unit
-    while dealt and not dealt[-1]:  # empty ones come last and never pass
-        dealt.pop()
-    return dealt or [frozenset()]
+        best = min(range(k), key=lambda p: (len(unit.union(*dealt[p])), p))
+        dealt[best].append(unit)
+    return [frozenset().union(*partition) for partition in dealt if partition]

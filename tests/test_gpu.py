@@ -1,5 +1,6 @@
 """The same code on a CUDA device: identical logits give identical answers, the model's agree."""
 
+import match_cases
 import numpy as np
 import pytest
 import torch
@@ -8,8 +9,10 @@ from select_cases import assert_same, case
 
 import grace
 from grace.index import MATCHERS
+from grace.index.unions import UNIONS
 from grace.kernels.constrained_select import constrained_select
 from grace.kernels.logsumexp import logsumexp
+from grace.kernels.match_children import match_children
 
 pytestmark = [
     pytest.mark.gpu,
@@ -90,3 +93,38 @@ def test_kernels_on_the_device_equal_those_on_the_cpu():
         torch.testing.assert_close(
             logsumexp(step["columns"]), logsumexp(moved["columns"]).cpu(), rtol=1e-14, atol=1e-14
         )
+
+
+@pytest.mark.parametrize("jagged", [False, True])
+@pytest.mark.parametrize("narrow", [False, True])
+def test_children_on_the_device_equal_those_on_the_cpu(jagged, narrow):
+    for seed in range(20):
+        step = match_cases.case(
+            seed,
+            batch=match_cases.BATCHES[seed % 7],
+            beams=(1, 33, 256)[seed % 3],
+            vocab=(1, 33, 300)[seed % 3],
+            levels=1 + seed % 6,
+            bitmask_words=1 + seed % 7,
+            slots=seed % 4,
+            filter_words=(1, 4, 5, 8)[seed % 4],
+            jagged=jagged,
+            num_places=(1, 7, 8, 9, 64)[seed % 5],
+            narrow=narrow,
+            max_sids=20_000,
+        )
+        moved = match_cases.on("cuda", step)
+        here = match_children(**step, backend="native")
+        assert torch.equal(here, match_children(**moved, backend="triton").cpu())
+        assert torch.equal(here, match_children(**moved, backend="reference").cpu())
+
+
+@pytest.mark.parametrize("matching", UNIONS)
+def test_unions_on_the_device_equal_those_on_the_cpu(matching):
+    index = random_index()
+    requests = [index.compile(request.get("attributes"), None) for request in REQUESTS]
+    matcher = index.unions(matching)
+    here, there = matcher.start(requests), matcher.to("cuda").start(requests)
+    assert torch.equal(here.root, there.root.cpu())
+    nodes = torch.arange(index.trie.first_leaf).expand(len(requests), -1)
+    assert torch.equal(here.children(nodes), there.children(nodes.cuda()).cpu())

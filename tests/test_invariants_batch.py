@@ -6,7 +6,18 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from harness import build, check, check_case, check_failed, examples, expected, found, retrieve
+from harness import (
+    UNION_MODES,
+    build,
+    check,
+    check_case,
+    check_failed,
+    examples,
+    expected,
+    found,
+    retrieve,
+    union_matcher,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import MODES, Case, cases
@@ -75,7 +86,8 @@ def test_nan_and_infinity_fail_their_request_alone(matching: str, bad: str, case
 
 
 def nothing_to_search(case: Case, request: dict, matching: str) -> bool:
-    allowed = oracle.allowed_prefixes(case.ads, request, case.schema, matching)
+    union = union_matcher(case, matching=matching) if matching in UNION_MODES else None
+    allowed = oracle.allowed_prefixes(case.ads, request, case.schema, matching, union)
     return allowed is not None and len(allowed) <= 1
 
 

@@ -11,6 +11,7 @@ import typer
 from grace.cli.options import Workers, num_cores
 from grace.index import Index, build_index
 from grace.index.history import DEFAULT_KEEP
+from grace.index.unions import UNIONS
 
 IndexDirectory = Annotated[Path, typer.Option("--index", help="Directory of the index.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -50,11 +51,15 @@ def build(
         )
 
 
-def info(index: IndexDirectory, as_json: AsJson = False) -> None:
+def info(
+    index: IndexDirectory,
+    matching: Annotated[str, typer.Option(help=" | ".join(UNIONS))] = "bitmask+bloom",
+    as_json: AsJson = False,
+) -> None:
     """Show an index's sizes as GRACE's Tables 1 and 2: transitions, matcher rows, fill rates."""
     from grace.index.info import index_info
 
-    found = index_info(Index.open(index))
+    found = index_info(Index.open(index), matching)
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=1))
         return
@@ -77,7 +82,7 @@ def info(index: IndexDirectory, as_json: AsJson = False) -> None:
         f"distinct rules: {distinct or 'none'}; windows {found.windows:,}; "
         f"signatures {found.signatures:,}"
     )
-    storage = Table(title="Matcher storage: a row per transition → each distinct row once")
+    storage = Table(title=f"Storage of {matching}: a row per partition → each distinct row once")
     for heading in ("prefix length", "transitions", "bitmask rows", "bitmask MB", "Bloom rows",
                     "Bloom MB"):  # fmt: skip
         storage.add_column(heading, justify="right")

@@ -32,7 +32,7 @@ from grace.demo.seeds import SeedJob, SeedRun, run_seeds
 from grace.demo.settings import DemoSettings
 from grace.demo.users import DemoRequests, demo_requests
 from grace.files import atomic_write
-from grace.index import Index
+from grace.index import MATCHERS, Index
 from grace.model import load_model
 from grace.sid import fit_catalog
 
@@ -145,7 +145,7 @@ def run_demo(
             described=describe_people(index, rows, single, answers["valid"], answers["exact"]),
             checks=[
                 f"exact, {len(runs)} seeds: every generated SID was eligible, no beam wasted",
-                f"a plan as wide as the trie, {len(checked)} requests: off, valid, bitmask+bloom "
+                f"a plan as wide as the trie, {len(checked)} requests: {', '.join(MATCHERS[:-1])} "
                 f"and exact return the same {compared:,} ads, those of brute force over all "
                 f"{index.num_sids:,} SIDs and {index.num_ads:,} films, scores and order included",
             ],

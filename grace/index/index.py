@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from torch import Tensor
 
 from grace.catalog import Schema, parse_targeting, read_catalog
 from grace.catalog.values import describe

@@ -6,9 +6,11 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from grace.errors import ConfigError
 from grace.index.bits import count_bits
 from grace.index.index import Index
 from grace.index.state_log import FLAGS
+from grace.index.unions import UNIONS, UnionMatcher
 
 
 @dataclass(frozen=True)
@@ -16,10 +18,10 @@ class MatcherLevel:
     """One kind of matcher on the transitions that reach one level.
 
     Attributes:
-        rows: transitions, each of which would store a row.
+        rows: partitions of the transitions, each of which would store a row.
         distinct_rows: rows left when equal ones are stored once.
         num_bytes, distinct_bytes: what either takes, indices not counted.
-        fill_rate: mean share of 1 bits over the transitions; lower is more selective.
+        fill_rate: mean share of 1 bits over the partitions; lower is more selective.
     """
 
     rows: int
@@ -51,6 +53,7 @@ class IndexInfo:
         rules: distinct rules per attribute, "no rule" included.
         windows, signatures: distinct ones.
         array_bytes: all arrays of the index.
+        matching: whose rows `per_level` counts.
         per_level: one entry per level, the root first.
     """
 
@@ -66,6 +69,7 @@ class IndexInfo:
     windows: int
     signatures: int
     array_bytes: int
+    matching: str
     per_level: list[LevelInfo]
 
     def to_dict(self) -> dict:
@@ -73,8 +77,19 @@ class IndexInfo:
         return asdict(self)
 
 
-def index_info(index: Index) -> IndexInfo:
-    """Count what an index holds."""
+def index_info(index: Index, matching: str = "bitmask+bloom") -> IndexInfo:
+    """Count what an index holds.
+
+    Args:
+        index: an open index.
+        matching: whose rows to count, one of `UNIONS`; they are built for it.
+
+    Raises:
+        ConfigError: if that mode has no rows.
+    """
+    if matching not in UNIONS:
+        raise ConfigError(f"matching must be one of {', '.join(UNIONS)}, got {matching!r}")
+    matcher = index.unions(matching)
     from grace.index.storage import tensors_of
 
     data = index.data
@@ -94,32 +109,31 @@ def index_info(index: Index) -> IndexInfo:
         windows=len(data.tables.windows),
         signatures=len(data.tables.signatures),
         array_bytes=sum(t.numel() * t.element_size() for t in tensors_of(data).values()),
-        per_level=[_level(index, level) for level in range(index.num_levels + 1)],
+        matching=matching,
+        per_level=[_level(index, matcher, level) for level in range(index.num_levels + 1)],
     )
 
 
-def _level(index: Index, level: int) -> LevelInfo:
-    matcher = index._unions
+def _level(index: Index, matcher: UnionMatcher, level: int) -> LevelInfo:
     first, last = index.trie.level_offsets[level : level + 2].tolist()
-    num_set_bits = matcher.bloom_rows.shape[1] * 64
-    return LevelInfo(
-        level=level,
-        transitions=last - first,
-        bitmask=_matcher_level(
-            matcher.bitmask_rows.numpy(),
-            matcher.bitmask_index[first:last].numpy(),
-            matcher.layout.num_bits,
-        ),
-        bloom=_matcher_level(
-            matcher.bloom_rows.numpy(), matcher.bloom_index[first:last].numpy(), num_set_bits
-        ),
+    rows, transitions = matcher.rows, last - first
+    if rows.partition_offsets is not None:
+        first, last = rows.partition_offsets[[first, last]].tolist()
+    bitmask, bloom = (
+        _matcher_level(table.numpy(), chosen[first:last].numpy(), num_bits)
+        for table, chosen, num_bits in (
+            (rows.bitmask_rows, rows.bitmask_index, matcher.layout.num_bits),
+            (rows.bloom_rows, rows.bloom_index, rows.bloom_rows.shape[1] * 64),
+        )
     )
+    return LevelInfo(level, transitions, bitmask, bloom)
 
 
 def _matcher_level(table: np.ndarray, index: np.ndarray, num_bits: int) -> MatcherLevel:
-    distinct = len(np.unique(index))
+    uses = np.bincount(index, minlength=len(table))
+    distinct = int(np.count_nonzero(uses))
     row_bytes = table.shape[1] * table.itemsize
-    fill = count_bits(table)[index].mean() / num_bits if num_bits else 0.0
+    fill = (count_bits(table) * uses).sum() / (len(index) * num_bits) if num_bits else 0.0
     return MatcherLevel(
         rows=len(index),
         distinct_rows=distinct,

@@ -5,6 +5,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from random_tables import SCHEMA, RandomTable, ads_of, rules_of

@@ -7,12 +7,9 @@ from hypothesis import strategies as st
 
 from grace.index.bits import (
     count_bits,
-    distinct_rows,
-    or_up_the_trie,
     pack_bits,
     pack_requests,
 )
-from grace.index.trie import build_trie
 
 
 @given(st.integers(0, 2**32), st.integers(1, 32))
@@ -32,21 +29,3 @@ def test_packed_rows_keep_every_bit(seed, num_bits):
     for bit in range(num_bits):
         assert ((rows[:, bit // 64] >> (bit % 64) & 1) == flags[:, bit]).all()
     assert (count_bits(rows) == flags.sum(1)).all()
-    table, index = distinct_rows(rows)
-    assert (table[index] == rows).all()
-    assert len(np.unique(table, axis=0)) == len(table)
-
-
-@given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 200))
-def test_rows_go_up_the_trie(seed, levels, num_sids):
-    rng = np.random.default_rng(seed)
-    sids = np.unique(rng.integers(0, 4, (num_sids, levels)), axis=0).astype(np.int32)
-    trie, _ = build_trie(sids)
-    leaves = rng.integers(-(2**63), 2**63 - 1, (len(sids), 2))
-    rows = or_up_the_trie(leaves, trie.level_offsets.numpy(), trie.child_offsets.numpy())
-    node = 0
-    for length in range(levels + 1):
-        for prefix in np.unique(sids[:, :length], axis=0):
-            below = (sids[:, :length] == prefix).all(1)
-            assert (rows[node] == np.bitwise_or.reduce(leaves[below], axis=0)).all()
-            node += 1

@@ -2,38 +2,24 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import grace
 from grace.errors import CatalogError, ConfigError
-from grace.index.bits import pack_bits
-from grace.index.bloom import BloomShape, bloom_bits, bloom_columns, bloom_flags, contains_any
+from grace.index.bloom import BloomShape, bloom_bits, bloom_words
 
 
-@given(
-    seed=st.integers(0, 2**32),
-    num_rows=st.sampled_from([1, 7, 8, 9, 200]),
-    num_values=st.sampled_from([0, 1, 63, 64, 65, 300]),
-    num_bits=st.sampled_from([64, 256, 320]),
-    num_hashes=st.integers(1, 6),
-)
-def test_a_row_is_hit_if_it_holds_all_bits_of_a_value(
-    seed, num_rows, num_values, num_bits, num_hashes
-):
-    rng = np.random.default_rng(seed)
-    flags = rng.random((num_rows, num_bits)) < rng.choice([0.02, 0.3, 0.9])
-    values = [f"v{i}" for i in range(num_values)]
-    positions = np.array([bloom_bits(v, num_bits, num_hashes) for v in values], np.int64)
-    columns = bloom_columns(pack_bits(flags), num_bits)
-    found = contains_any(columns, positions.reshape(num_values, num_hashes), num_rows)
-    assert found.tolist() == [any(row[bits].all() for bits in positions) for row in flags]
+@pytest.mark.parametrize(("num_bits", "num_hashes"), [(64, 1), (128, 3), (256, 4), (320, 64)])
+def test_words_hold_the_bits_of_each_value(num_bits, num_hashes):
+    values = ["a", "é", "", *map(str, range(50))]
+    words = bloom_words(values, BloomShape(num_bits, num_hashes))
+    assert words.shape == (len(values), num_bits // 64)
+    flags = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
+    for row, value in zip(flags, values, strict=True):
+        assert set(np.flatnonzero(row)) == set(bloom_bits(value, num_bits, num_hashes))
 
 
-def test_flags_are_the_bits_of_each_value():
-    flags = bloom_flags(["a", "é"], BloomShape(128, 3))
-    for row, value in zip(flags, ["a", "é"], strict=True):
-        assert set(np.flatnonzero(row)) == set(bloom_bits(value, 128, 3))
+def test_no_values_make_no_words():
+    assert bloom_words([], BloomShape(128, 3)).shape == (0, 2)
 
 
 @pytest.mark.parametrize("bits", [0, -64, 63, 100])

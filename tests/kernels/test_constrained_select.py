@@ -28,6 +28,46 @@ def test_native_equals_reference(seed, batch, beams, vocab, levels, coarse, widt
     assert_same(native, constrained_select(**step, width=width, backend="reference"))
 
 
+@given(
+    seed=st.integers(0, 2**32),
+    batch=st.sampled_from([1, 2, 16, 33]),
+    beams=st.sampled_from([1, 33]),
+    vocab=st.sampled_from([2, 64, 513]),
+    levels=st.integers(1, 4),
+    spare=st.integers(0, 2),
+    narrow=st.booleans(),
+    width=st.sampled_from(WIDTHS),
+)
+def test_a_bit_per_child_says_the_same_as_a_word_per_node(
+    seed, batch, beams, vocab, levels, spare, narrow, width
+):
+    step = case(seed, batch, beams, vocab, levels, coarse=True)
+    rng = np.random.default_rng(seed)
+    offsets = step["child_offsets"]
+    most = int(offsets.diff().max())
+    shape = (batch, beams, -(-most // 32) + spare)
+    allowed = torch.from_numpy(rng.integers(-(2**31), 2**31, shape).astype(np.int32))
+    chosen = [
+        constrained_select(
+            **step | {"words": None, "child_offsets": bounds},
+            width=width, backend=backend, allowed=allowed,
+        )
+        for backend in ("native", "reference")
+        for bounds in (offsets, offsets.int() if narrow else offsets)
+    ]  # fmt: skip
+    for other in chosen[1:]:
+        assert_same(chosen[0], other)
+    if batch > 32:
+        return
+    words = torch.zeros(int(step["child_tokens"].numel()) + 1, dtype=torch.int32)
+    for b, nodes in enumerate(step["nodes"].tolist()):
+        for m, node in enumerate(nodes):
+            for j in range(int(offsets[node + 1] - offsets[node]) if node >= 0 else 0):
+                bit = int(allowed[b, m, j // 32]) >> j % 32 & 1
+                words[int(offsets[node]) + j + 1] |= np.uint32(bit << b).astype(np.int32).item()
+    assert_same(chosen[0], constrained_select(**step | {"words": words}, width=width))
+
+
 def one_node(tokens, logits, words=None, scores=0.0):
     """One beam at the root of a trie of one level."""
     trie, _ = build_trie(np.array(tokens, np.int32)[:, None])
@@ -82,6 +122,15 @@ def test_the_last_bit_of_a_word_is_a_request_like_others(backend):
         ({"logsumexp": torch.zeros(1, 1)}, "logsumexp must be float64"),
         ({"nodes": torch.zeros(1, 1)}, "nodes must be int64"),
         ({"words": torch.zeros(3)}, "words must be int32"),
+        ({"allowed": torch.zeros(1, 1, 1)}, r"allowed must be int32 \[1, 1, words\]"),
+        ({"allowed": torch.zeros(2, 1, 1, dtype=torch.int32)}, "allowed must be int32"),
+        (
+            {
+                "allowed": torch.zeros(1, 1, 1, dtype=torch.int32),
+                "words": torch.zeros(3, dtype=torch.int32),
+            },
+            "words and allowed",
+        ),
         ({"width": 0}, "width must be at least 1"),
         ({"backend": "cuda"}, "backend must be"),
     ],

@@ -108,6 +108,7 @@ def interpreted_cases():
             jagged=seed % 2 == 1,
             num_places=(1, 9)[seed % 2],
             narrow=seed % 4 == 0,
+            max_sids=60,
         )
     yield case(1, bitmask_words=0, slots=0)
 

@@ -19,8 +19,8 @@ class UnionRows:
             node n has just partition n.
         bitmask_index, bloom_index: int32 [number of partitions], rows of the two tables.
         bitmask_rows: int64 [R, W].
-        bloom_rows: int64 [R', K * w / 64], a filter for each of K set attributes side by side.
-        other_bits: int64 [K], the bit of a bitmask row that says that an ad takes any place.
+        bloom_rows: int64 [R', sets * w / 64], a filter for each set attribute side by side.
+        other_bits: int64 [sets], the bit of a bitmask row that says that an ad takes any place.
     """
 
     partition_offsets: Tensor | None
@@ -41,8 +41,8 @@ class RequestMasks:
 
     Attributes:
         want: int64 [B, W], bits that its bitmask row must hold (equation 5).
-        places: int64 [B, K, P, w / 64], the filter of each single value; P at least 1.
-        num_places: int32 [B, K], how many of the P count; -1 where the attribute is unknown and
+        places: int64 [B, sets, P, w / 64], the filter of each single value; P at least 1.
+        num_places: int32 [B, sets], how many of the P count; -1 where the attribute is unknown and
             `want` alone decides.
     """
 
@@ -107,8 +107,10 @@ def match_children(
         rows.bitmask_rows, rows.bloom_rows, masks.want, masks.places, masks.num_places,
         rows.other_bits,
     )  # fmt: skip
+    # A step of few tests is over before a thread has started.
+    workers = torch.get_num_threads() if nodes.numel() * num_words > 1024 else 1
     arrays = [None if field is None else field.contiguous().numpy() for field in fields]
-    allowed = torch.from_numpy(_native.match_children(*arrays, num_words))
+    allowed = torch.from_numpy(_native.match_children(*arrays, num_words, workers))
     return allowed.reshape(*nodes.shape, num_words)
 
 

@@ -79,7 +79,7 @@ def main() -> None:
         say("no recall of held-out items: that takes a trained model, see --demo")
     else:
         found = list(demo_rows(options.demo, modes, options.device))
-        show_case(found, "demo")
+        show_case(found, "demo", as_paper=False)
         rows += found
     if options.add:
         kept = record.kept_rows("matching", {row["case"] for row in rows})
@@ -123,7 +123,7 @@ def measure_catalog(
     else:
         rows += whole.mode_rows(runs)
     for shown in dict.fromkeys(row["case"] for row in rows):
-        show_case(rows, shown, buckets=shown == name)
+        show_case(rows, shown, as_paper=shown == name)
     return rows
 
 

@@ -87,6 +87,7 @@ class Case:
             yield from self._estimate(name, "pass_rate_equal_ads", control[name], left)
             means = {
                 "generated SIDs": outcome.sids,
+                "eligible SIDs": outcome.eligible_sids,
                 "generated ads": generated,
                 "eligible ads": final,
             } | _beams(run, chosen)

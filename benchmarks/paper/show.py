@@ -15,7 +15,7 @@ from grace.evaluate.passes import bucket_labels
 
 SUMMARY = (
     "latency", "pass_rate", "own_rows_pass_rate", "pass_rate_equal_ads", "pass_rate_eligible_only",
-    "eligible_sid_rate", "eligible ads", "generated ads", "generated SIDs",
+    "eligible_sid_rate", "eligible ads", "generated ads", "eligible SIDs", "generated SIDs",
     "recall@10", "recall@50", "eligible_recall@10", "eligible_recall@50",
     "live beams after token 1", "live beams after token 2", "live beams after token 3",
     "wasted beams after token 1", "wasted beams after token 2", "wasted beams after token 3",
@@ -23,13 +23,13 @@ SUMMARY = (
 )  # fmt: skip
 
 
-def show_case(rows: Sequence[dict], case: str, buckets: bool = True) -> None:
+def show_case(rows: Sequence[dict], case: str, as_paper: bool = True) -> None:
     """Print Tables 1, 2 and 3 of one case and what the paper lacks.
 
     Args:
         rows: in the record format.
         case: which of them.
-        buckets: whether Table 3 is wanted.
+        as_paper: whether the case is comparable: Table 3 too, and the paper's figures in brackets.
     """
     console = Console()
     if not console.is_terminal:
@@ -39,12 +39,13 @@ def show_case(rows: Sequence[dict], case: str, buckets: bool = True) -> None:
     unions = [mode for mode in modes if (mode, "transitions, root") in found]
 
     def add(title: str, heading: str, columns: Sequence[str], lines: dict) -> None:
-        table = Table(title=f"{title} ({case}; GRACE's figures in brackets)")
+        brackets = "; GRACE's figures in brackets" if as_paper else ""
+        table = Table(title=f"{title} ({case}{brackets})")
         table.add_column(heading)
         for column in columns:
             table.add_column(column, justify="right")
         for label, keys in lines.items():
-            cells = [cell(found, *key) for key in keys]
+            cells = [cell(found.get(key), as_paper) for key in keys]
             if any(cells):
                 table.add_row(label, *cells)
         if table.row_count:
@@ -72,7 +73,7 @@ def show_case(rows: Sequence[dict], case: str, buckets: bool = True) -> None:
         "requests", "bitmask_pass_rate", "bloom_pass_rate", "own_rows_pass_rate", "pass_rate",
     ]  # fmt: skip
     thirds = [f"third {i}" for i in (1, 2, 3)]
-    for mode in modes if buckets else ():
+    for mode in modes if as_paper else ():
         lines = {
             label: [(mode, f"{column}, {label}") for column in columns]
             for label in (*bucket_labels(PAPER_BOUNDS), *thirds)
@@ -85,15 +86,14 @@ def show_case(rows: Sequence[dict], case: str, buckets: bool = True) -> None:
     )  # fmt: skip
 
 
-def cell(found: dict, variant: str, metric: str) -> str:
-    """A value, and the paper's beside it."""
-    row = found.get((variant, metric))
+def cell(row: dict | None, as_paper: bool) -> str:
+    """A value, and the paper's beside it where wanted; nothing where nothing was measured."""
     if row is None:
         return ""
     factor, unit = shown_unit(row["value"], row["unit"])
     text = f"{_format(row['value'] * factor, row['unit'])}{unit}"
-    published = figure_of(variant, metric)
-    if published is None:
+    published = figure_of(row["variant"], row["metric"])
+    if published is None or not as_paper:
         return text
     factor, unit = shown_unit(published["value"], row["unit"])
     return f"{text} [{_format(published['value'] * factor, row['unit'])}{unit}]"

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import record
-from benchmarks.paper.figures import PLAN
+from grace.decode import BeamPlan
+from grace.demo.folder import REPORT_FILE
 from grace.evaluate.run import evaluate
 from grace.index import Index
 
@@ -15,7 +16,7 @@ METRICS = ("recall@10", "recall@50", "eligible_recall@10", "eligible_recall@50")
 
 
 def demo_rows(folder: Path, modes: Sequence[str], device: str) -> Iterator[dict]:
-    """Evaluate the demo's model on its own index, with the plan of the other cases.
+    """Evaluate the demo's model on its own index, with its own plan, which is much narrower.
 
     Args:
         folder: what `grace demo` left behind.
@@ -25,14 +26,14 @@ def demo_rows(folder: Path, modes: Sequence[str], device: str) -> Iterator[dict]
     index = Index.open(folder / "index")
     with (folder / "held-out.jsonl").open() as file:
         requests = [json.loads(line) for line in file]
-    found = evaluate(
-        index, str(folder / "model"), requests, modes, PLAN.limited(index.level_sizes),
-        device=device,
-    )  # fmt: skip
+    plan = json.loads((folder / REPORT_FILE).read_text())["plan"]
+    plan = BeamPlan(tuple(plan["widths"]), plan["num_sids"])
+    found = evaluate(index, str(folder / "model"), requests, modes, plan, device=device)
     counts = {
         "ads": index.num_ads,
         "sids": index.num_sids,
         "requests": found.num_evaluated,
+        "beams": max(plan.widths),
         "held-out ad known": found.num_known,
         "held-out ad eligible": found.num_eligible,
     }

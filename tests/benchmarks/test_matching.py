@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import oracle
@@ -110,6 +111,18 @@ def test_wasted_beams_lead_to_no_eligible_ad(workload, runs, ads, attributes, mo
             live = [prefixes[node] for node in nodes[row].tolist() if node >= 0]
             assert searched.live[b, t] == len(live)
             assert searched.wasted[b, t] == sum(prefix not in useful for prefix in live)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_says_the_same(workload, runs):
+    on_gpu = replace(workload, device="cuda")
+    for run in matching.run_modes(on_gpu, list(matching.MODES), 4, 0):
+        other = runs[run.name]
+        assert np.array_equal(run.searched.leaves, other.searched.leaves)
+        assert np.array_equal(run.searched.wasted, other.searched.wasted)
+        assert np.array_equal(run.outcome.stages, other.outcome.stages)
+        assert len(run.times_ms) >= 4
 
 
 def test_exact_wastes_nothing_and_lists_what_passes(runs):

@@ -35,6 +35,7 @@ UNITS = {
     "rate": "a share between 0 and 1: recall, pass rate, share of peak",
     "ratio": "how many times one measured value goes into another",
     "bytes": "memory",
+    "bytes/s": "memory bandwidth",
     "count": "how many",
 }
 PACKAGES = ("torch", "numpy", "pyarrow", "safetensors", "triton", "transformers", "tokenizers")

@@ -129,6 +129,8 @@ def shown_unit(value: float, unit: str) -> tuple[float, str]:
     """What values are multiplied by before they are shown, and what follows them."""
     if unit in ("1/s", "bytes") and value >= 1e6:
         return 1e-6, {"1/s": " M/s", "bytes": " MB"}[unit]
+    if unit == "bytes/s":
+        return 1e-9, " GB/s"
     return {"rate": (100, " %"), "ratio": (1, "x"), "count": (1, "")}.get(unit, (1, f" {unit}"))
 
 

@@ -20,6 +20,7 @@ from grace.index.bits import MAX_REQUESTS
 from grace.index.bloom import BloomShape
 from grace.index.build import IndexData, build_data
 from grace.index.exact import ExactMatcher
+from grace.index.exact_cost import visited_children
 from grace.index.filter import AdFilter, Expansion
 from grace.index.history import DEFAULT_KEEP
 from grace.index.rules import CompiledTargeting
@@ -208,12 +209,20 @@ class Index:
                 )  # fmt: skip
             return self._unions[matching]
 
-    def match(self, matching: str, requests: Sequence[CompiledTargeting]) -> Verdict | None:
+    def match(
+        self,
+        matching: str,
+        requests: Sequence[CompiledTargeting],
+        widths: Sequence[int] | None = None,
+    ) -> Verdict | None:
         """Return the matcher's verdict on a batch.
 
         Args:
             matching: one of `MATCHERS`.
             requests: at most 32.
+            widths: of the search that will read the verdict, L of them. With them `exact` may
+                decide only the nodes that are visited, where that is estimated to be cheaper;
+                `Verdict.how` says which it is. Without them it decides every node.
 
         Returns:
             The verdict; None where the mode asks nothing of requests (`off`, `valid`).
@@ -225,7 +234,8 @@ class Index:
         if matching in UNIONS:
             return self.unions(matching).start(requests)
         if matching == "exact":
-            return self._exact.start(requests)
+            visits = widths and visited_children(self.level_sizes, widths, len(requests))
+            return self._exact.start(requests, visits)
         return None
 
     def expand(self, sids: np.ndarray, request: CompiledTargeting) -> Expansion:

@@ -197,7 +197,8 @@ def _joined_tables(
 
 def _join_rows(old: np.ndarray, new: np.ndarray, workers: int) -> tuple[np.ndarray, np.ndarray]:
     """Append the rows of `new` that `old` lacks; return all, and where each of `new` now stands."""
-    bits = [np.ascontiguousarray(rows).view(np.int32).reshape(len(rows), -1) for rows in (old, new)]
+    width = old.shape[1] * old.itemsize // 4
+    bits = [np.ascontiguousarray(part).view(np.int32).reshape(-1, width) for part in (old, new)]
     found = _native.find_rows(*bits, workers)
     return _appended(old, new, found), _numbered(found, len(old))
 

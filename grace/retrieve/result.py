@@ -31,11 +31,13 @@ class Trace:
         steps: one entry per decode step.
         stages_ms: wall time of each stage of the request's batch.
         batch_size: requests in that batch.
+        matching: what decided which beams live, such as `exact, every node`.
     """
 
     steps: list[StepTrace]
     stages_ms: dict[str, float]
     batch_size: int
+    matching: str
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,7 @@ class Retriever:
         with _timed(stages, "prefill"), torch.inference_mode():
             prefill = self._generator.start([request.features for request in requests])
         with _timed(stages, "match"):
-            verdict = self.index.match(self.matching, targetings)
+            verdict = self.index.match(self.matching, targetings, self.plan.widths)
         with _timed(stages, "decode"):
             beams = beam_search(
                 self._generator, prefill, self.index.trie, verdict, self.plan, len(requests),
@@ -123,12 +124,13 @@ class Retriever:
             ]
         if not trace:
             return results
-        if self.matching != "exact":
+        how = self.matching if verdict is None else verdict.how
+        if verdict is None or verdict.words is None or self.matching != "exact":
             verdict = self.index.match("exact", targetings)
-        exact = verdict.words
         return [
-            Result(
-                **vars(result) | {"trace": Trace(_steps(beams, exact, b), stages, len(requests))}
+            replace(
+                result,
+                trace=Trace(_steps(beams, verdict.words, b), stages, len(requests), how),
             )
             for b, result in enumerate(results)
         ]

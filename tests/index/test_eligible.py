@@ -17,7 +17,7 @@ from grace.index.exact import ExactMatcher
 def test_it_equals_the_filter_that_reads_rules(case, seed, wide):
     rng = np.random.default_rng(seed)
     index = build(case)
-    data, state = index.data, index.ad_paused
+    data, state = index.data, index.ad_state
     state.numpy()[:] = rng.choice([0, 0, 0, 1], index.num_ads)
     matcher = ExactMatcher(
         data.tables, data.trie, data.sid_ad_offsets, data.ad_signatures, state, workers=1

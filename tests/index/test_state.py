@@ -93,9 +93,9 @@ def test_reasons_come_in_order_and_the_tree_above_knows():
     dropped = index.expand(numbers, request).dropped
     assert dropped == {"paused": 2, "bid_off": 1, "window": 0}
     live.bid_off(["a", "b", "ab"])
-    assert not live.match("exact", [request]).any()
+    assert not live.match("exact", [request]).words.any()
     live.bid_on(["b"])
-    assert live.match("exact", [request]).tolist() == [1, 0, 1, 0]
+    assert live.match("exact", [request]).words.tolist() == [1, 0, 1, 0]
 
 
 def test_a_log_from_before_there_were_bids_still_opens(folder):

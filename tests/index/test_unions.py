@@ -2,6 +2,7 @@
 
 import numpy as np
 import oracle
+import pyarrow as pa
 import pytest
 import torch
 from harness import UNION_MODES, build, build_rows, cli, examples, union_matcher
@@ -10,10 +11,11 @@ from match_cases import BATCHES
 from oracle_kway import KwayMatcher
 from strategies import NOON, Case, cases
 
-from grace.catalog import RangeRule, Schema, SetRule
+from grace.catalog import Schema
 from grace.errors import ConfigError
 from grace.index.bloom import BloomShape, bloom_bits
 from grace.index.info import index_info
+from grace.index.lookup import TextTable
 from grace.index.rules import RangeRules, RuleTables, ValueRules
 from grace.index.trie import Trie, build_trie
 from grace.index.unions import UNIONS, Partitioning, build_unions
@@ -118,14 +120,17 @@ def random_tables(rng, num_signatures) -> RuleTables:
     names = [f"v{i}" for i in range(300)]
 
     def lists(most):
-        chosen = {tuple(sorted(rng.choice(names[:most], rng.integers(1, 6)))) for _ in range(200)}
-        return [None, *(SetRule(tuple(dict.fromkeys(c)), ()) for c in sorted(chosen))]
+        chosen = {tuple(np.unique(rng.integers(0, most, rng.integers(1, 6)))) for _ in range(200)}
+        includes = [(), *sorted(chosen)]
+        values = pa.array(sorted(names[:most]), pa.large_string())
+        offsets = np.cumsum([0, *map(len, includes)])
+        arrays = (offsets, np.concatenate(includes).astype(np.int32),
+                  np.zeros_like(offsets), np.empty(0, np.int32))  # fmt: skip
+        return ValueRules(TextTable.build(values), *map(torch.from_numpy, arrays))
 
-    rules = (
-        ValueRules.build(lists(40)),
-        RangeRules.build([None, *(RangeRule(float(i), float(i + 9)) for i in range(50))]),
-        ValueRules.build(lists(300)),
-    )
+    low = torch.tensor([-np.inf, *range(50)], dtype=torch.float64)
+    high = torch.tensor([np.inf, *range(9, 59)], dtype=torch.float64)
+    rules = (lists(40), RangeRules(low, high), lists(300))
     columns = [rng.integers(0, table.num_rules, num_signatures) for table in rules]
     signatures = np.stack([*columns, np.zeros(num_signatures, np.int64)], 1).astype(np.int32)
     kinds = ("categorical", "range", "set")
@@ -141,7 +146,7 @@ def test_neither_threads_nor_the_width_of_offsets_show(matching):
     rng = np.random.default_rng(7)
     tables = random_tables(rng, 40_000)
     sids = np.unique(rng.integers(0, 40, (30_000, 3)), axis=0).astype(np.int32)
-    trie = build_trie(sids)
+    trie, _ = build_trie(sids)
     offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(rng.geometric(0.6, len(sids)))]))
     ads = torch.from_numpy(rng.integers(0, 40_000, int(offsets[-1])).astype(np.int32))
     narrow = Trie(trie.level_offsets, trie.child_offsets.int(), trie.child_tokens)

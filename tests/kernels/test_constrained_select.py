@@ -1,14 +1,34 @@
-"""The native constrained selection against its plain torch specification, bit for bit."""
+"""The native and the GPU selection against the plain torch specification, bit for bit.
+
+Triton's kernels run interpreted on a CPU, in a process of their own, and for real where there is a
+GPU.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from select_cases import assert_same, case
+from select_cases import (
+    LOGITS,
+    OFFSETS,
+    assert_same,
+    case,
+    check_random,
+    check_shapes_that_defeat_cuts,
+    check_step,
+    with_bits,
+)
 
 from grace.index.trie import build_trie
-from grace.kernels.constrained_select import constrained_select
+from grace.kernels.constrained_select import Workspace, constrained_select
+from grace.kernels.constrained_select.tiles import choose_tiles, num_bytes
 
 WIDTHS = [1, 2, 31, 33, 129, 513, 1024]
 
@@ -21,9 +41,19 @@ WIDTHS = [1, 2, 31, 33, 129, 513, 1024]
     levels=st.integers(1, 4),
     coarse=st.booleans(),
     width=st.sampled_from(WIDTHS),
+    bits=st.booleans(),
+    offsets=st.sampled_from(OFFSETS),
+    logits=st.sampled_from(LOGITS),
 )
-def test_native_equals_reference(seed, batch, beams, vocab, levels, coarse, width):
+def test_native_equals_reference(
+    seed, batch, beams, vocab, levels, coarse, width, bits, offsets, logits
+):
     step = case(seed, batch, beams, vocab, levels, coarse)
+    step = with_bits(step, seed) if bits else step
+    step |= {
+        "child_offsets": step["child_offsets"].to(offsets),
+        "columns": step["columns"].to(logits),
+    }
     native = constrained_select(**step, width=width, backend="native")
     assert_same(native, constrained_select(**step, width=width, backend="reference"))
 
@@ -116,8 +146,11 @@ def test_the_last_bit_of_a_word_is_a_request_like_others(backend):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"columns": torch.zeros(1, 2)}, "columns must be float32"),
-        ({"columns": torch.zeros(1, 1, 2, dtype=torch.float64)}, "columns must be float32"),
+        ({"columns": torch.zeros(1, 2)}, "columns must be float32, bfloat16"),
+        (
+            {"columns": torch.zeros(1, 1, 2, dtype=torch.float64)},
+            "columns must be float32, bfloat16",
+        ),
         ({"scores": torch.zeros(1, 2)}, r"scores must be float32 \[1, 1\]"),
         ({"logsumexp": torch.zeros(1, 1)}, "logsumexp must be float64"),
         ({"nodes": torch.zeros(1, 1)}, "nodes must be int64"),
@@ -139,3 +172,164 @@ def test_what_does_not_fit_is_refused(change, message):
     step = one_node([0, 1], [0.0, 1.0]) | {"width": 1}
     with pytest.raises(ValueError, match=message):
         constrained_select(**step | change)
+
+
+def test_a_compiled_graph_holds_it_whole():
+    step = case(1, batch=2, beams=5, vocab=33, levels=3, coarse=False)
+    compiled = torch.compile(constrained_select, fullgraph=True, backend="eager")
+    assert_same(compiled(**step, width=9), constrained_select(**step, width=9))
+
+
+@given(
+    beams=st.integers(1, 5000),
+    width=st.integers(1, 5000),
+    max_children=st.integers(1, 200_000),
+)
+def test_tiles_cover_all_children(beams, width, max_children):
+    tiles = choose_tiles(beams, width, max_children)
+    share = tiles.groups // tiles.splits
+    assert share >= 1
+    assert share <= tiles.columns
+    assert tiles.group_children * tiles.groups >= max_children
+    assert tiles.ranked >= width
+    assert tiles.gather_rows * tiles.gather_columns == 512
+
+
+def test_buffers_do_not_overlap():
+    tiles = choose_tiles(33, 129, 77)
+    memory = Workspace(num_bytes(tiles, 3), "cpu")
+    buffers = memory.buffers(tiles, 3)
+    for number, (name, (dtype, shape)) in enumerate(tiles.sizes(3).items()):
+        assert buffers[name].dtype == dtype
+        assert buffers[name].shape == shape
+        buffers[name].fill_(number)
+    assert all((buffer == number).all() for number, buffer in enumerate(buffers.values()))
+
+
+def test_a_workspace_that_is_too_small_is_refused():
+    with pytest.raises(ValueError, match=r"workspace must have .* bytes for 2 requests, 8 beams"):
+        Workspace(100, "cpu").buffers(choose_tiles(8, 16, 32), 2)
+
+
+INTERPRETED = {
+    "random": "check_random('cpu', range(10), (1, 2, 3), (1, 2, 33), (2, 5, 64, 300), (1, 31, 33))",
+    "cuts": "check_shapes_that_defeat_cuts('cpu', 3, 70, (1, 33))",
+    "signs": "check_signs_and_holes('cpu')",
+}
+
+
+@pytest.mark.parametrize("check", INTERPRETED)
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
+def test_triton_interpreted_on_the_cpu(check):
+    tests = Path(__file__).parent.parent
+    environment = os.environ | {
+        "TRITON_INTERPRET": "1",
+        "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)]),
+    }
+    code = f"from select_cases import *; {INTERPRETED[check]}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+on_gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+]
+AT_THRESHOLDS = (1, 31, 32, 33, 127, 128, 129, 511, 512, 513, 1023, 1024, 1025, 2048)
+
+
+def on_cuda(selection):
+    return type(selection)(*(tensor.cuda() for tensor in vars(selection).values()))
+
+
+@pytest.mark.parametrize("part", range(4))
+class TestOnGpu:
+    pytestmark = on_gpu
+
+    def test_random_steps(self, part):
+        seeds = range(part * 12, part * 12 + 12)
+        check_random(
+            "cuda", seeds, (1, 2, 16, 32), (1, 2, 31, 33, 129, 1023), (2, 5, 64, 513, 1000),
+            AT_THRESHOLDS, most=60_000,
+        )  # fmt: skip
+
+    def test_many_children(self, part):
+        vocab = (8192, 8193, 32_001, 150_001)[part]
+        for seed in range(4):
+            check_random(
+                "cuda", [part * 4 + seed], (1, 2), (1, 3, 40), (vocab,), (1, 33, 513, 1024),
+                most=400_000,
+            )  # fmt: skip
+
+    def test_shapes_that_defeat_cuts(self, part):
+        beams, children = ((1, 4097), (7, 700), (300, 300), (1025, 67))[part]
+        check_shapes_that_defeat_cuts("cuda", beams, children, AT_THRESHOLDS)
+
+
+@pytest.mark.parametrize("seed", range(3))
+class TestGraphOnGpu:
+    pytestmark = on_gpu
+
+    def prepared(self, seed):
+        """Steps of one shape over one trie, one of them on the device, its memory and result."""
+        steps = [case(seed * 10, 16, 513, 512, 3, coarse=False, most=300_000)]
+        for other in range(1, 4):
+            order = torch.randperm(513, generator=torch.Generator().manual_seed(other))
+            moved = {name: steps[0][name][:, order] for name in ("nodes", "scores", "logsumexp")}
+            steps.append(steps[0] | moved | {"columns": steps[0]["columns"][:, order].contiguous()})
+            steps[-1]["scores"] = steps[-1]["scores"] * other
+        static = {k: v if v is None else v.cuda() for k, v in steps[0].items()}
+        workspace = Workspace.for_steps(16, [(513, 777, 512)], "cuda")
+        return steps, static, workspace
+
+    def test_a_thousand_replays_see_new_data_and_give_the_same_bits(self, seed):
+        steps, static, workspace = self.prepared(seed)
+
+        def select():
+            return constrained_select(**static, width=777, workspace=workspace)
+
+        select()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = select()
+        names = ("columns", "logsumexp", "scores", "nodes")
+        inputs = [{name: step[name].cuda() for name in names} for step in steps]
+        expected = [on_cuda(constrained_select(**s, width=777, backend="native")) for s in steps]
+        for replay in range(1000):
+            for name, tensor in inputs[replay % len(steps)].items():
+                static[name].copy_(tensor)
+            workspace.poison(replay % 256)
+            graph.replay()
+            assert_same(expected[replay % len(steps)], out)
+
+    def test_two_streams_do_not_meet(self, seed):
+        steps, static, workspace = self.prepared(seed)
+        other = Workspace(workspace.num_bytes, "cuda")
+        second = {k: v if v is None else v.cuda() for k, v in steps[2].items()}
+        streams = torch.cuda.Stream(), torch.cuda.Stream()
+        found = []
+        torch.cuda.synchronize()
+        for _ in range(20):
+            for stream, memory, step in zip(
+                streams, (workspace, other), (static, second), strict=True
+            ):
+                with torch.cuda.stream(stream):
+                    found.append(constrained_select(**step, width=777, workspace=memory))
+        torch.cuda.synchronize()
+        expected = [
+            on_cuda(constrained_select(**steps[i], width=777, backend="native")) for i in (0, 2)
+        ]
+        for i, selection in enumerate(found):
+            assert_same(expected[i % 2], selection)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_one_workspace_serves_widths_that_grow_and_shrink_on_a_gpu():
+    step = case(5, 4, 64, 512, 3, coarse=False, most=100_000)
+    workspace = Workspace.for_steps(4, [(64, width, 512) for width in AT_THRESHOLDS], "cuda")
+    for width in (*AT_THRESHOLDS, *reversed(AT_THRESHOLDS)):
+        check_step(step, width, "cuda", workspace=workspace)

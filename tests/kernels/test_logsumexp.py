@@ -1,4 +1,10 @@
-"""The native normaliser against torch in float64."""
+"""The native and the GPU normaliser against torch in float64."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -52,7 +58,7 @@ def test_the_order_of_columns_hardly_matters():
 @pytest.mark.parametrize(
     ("logits", "backend", "message"),
     [
-        (torch.zeros(2, 2, dtype=torch.float64), "auto", "must be float32"),
+        (torch.zeros(2, 2, dtype=torch.float64), "auto", "must be float32, bfloat16 or float16"),
         (torch.zeros(2, 0), "auto", "V at least 1"),
         (torch.tensor(1.0), "auto", "V at least 1"),
         (torch.zeros(2, 2), "cuda", "backend must be"),
@@ -61,3 +67,54 @@ def test_the_order_of_columns_hardly_matters():
 def test_what_does_not_fit_is_refused(logits, backend, message):
     with pytest.raises(ValueError, match=message):
         logsumexp(logits, backend)
+
+
+def check_triton(device, sizes):
+    """Triton equals the reference far below a float32 step, special values and all."""
+    inf, nan = torch.inf, torch.nan
+    for vocab in sizes:
+        for scale in (0.0, 1.0, 30.0, 1e4, 1e38):
+            logits = torch.randn(9, vocab).clamp(-3, 3) * scale
+            logits[torch.rand(logits.shape) < 0.3] = -inf
+            for dtype in (torch.float32, torch.bfloat16):
+                there = logits.to(dtype).to(device)
+                found = logsumexp(there, "triton")
+                close = {"rtol": 2e-15, "atol": 4e-15}
+                torch.testing.assert_close(found, logsumexp(there, "reference"), **close)
+                out = torch.full_like(found, nan)
+                assert torch.equal(logsumexp(there[:4], "triton", out=out[:4]), found[:4])
+        rows = torch.full((6, vocab), -inf)
+        rows[:, 0] = torch.tensor([-inf, inf, nan, 0, inf, -inf])
+        rows[:, -1] = torch.tensor([-inf, 0, 0, nan, nan, 2.0])
+        if vocab > 1:
+            found = logsumexp(rows.to(device), "triton").cpu()
+            assert found[:2].tolist() == [-inf, inf]
+            assert found[2:5].isnan().all()
+            assert found[5] == 2.0
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
+def test_triton_interpreted_on_the_cpu():
+    # The interpreter is chosen when Triton is imported, so it needs a process of its own.
+    here = Path(__file__).parent
+    environment = os.environ | {
+        "TRITON_INTERPRET": "1",
+        "PYTHONPATH": os.pathsep.join([str(here.parent.parent), str(here)]),
+    }
+    code = "from test_logsumexp import *; check_triton('cpu', (1, 17, 4097))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_triton_on_a_gpu():
+    check_triton("cuda", (1, 2, 17, 512, 513, 4096, 4097, 8193, 150_001))
+
+
+def test_a_compiled_graph_holds_it_whole():
+    logits = torch.randn(3, 33)
+    compiled = torch.compile(logsumexp, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(logits), logsumexp(logits))

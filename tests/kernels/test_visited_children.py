@@ -25,7 +25,7 @@ class Example:
     def __init__(self, seed, requests, levels, wide):
         rng = self.rng = np.random.default_rng(seed)
         sids = np.unique(rng.integers(0, VOCAB, (int(rng.integers(1, 800)), levels)), axis=0)
-        self.trie = build_trie(sids.astype(np.int32))
+        self.trie, _ = build_trie(sids.astype(np.int32))
         offset_dtype = torch.int64 if wide else torch.int32
         self.child_offsets = self.trie.child_offsets.to(offset_dtype)
         self.sid_ad_offsets = random_offsets(rng, len(sids), (1, 1, 2, 9), offset_dtype)

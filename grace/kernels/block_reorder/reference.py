@@ -1,0 +1,16 @@
+"""The specification of block_reorder, in plain torch on any device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def block_reorder_reference(table: Tensor, parents: Tensor, t: int, first_block: int) -> Tensor:
+    """Return int32 `[B * M, L]`; the contract is `block_reorder`'s."""
+    batch = parents.shape[0]
+    requests = torch.arange(batch, device=table.device)[:, None]
+    reordered = table.unflatten(0, (batch, -1))[requests, parents].flatten(0, 1)
+    reordered[:, t] = first_block + torch.arange(parents.numel(), device=table.device)
+    reordered[:, t + 1 :] = -1
+    return reordered

@@ -1,0 +1,93 @@
+"""Cross-attention with beams as queries: all beams of a request read its one context (GRACE, 4.1).
+
+The beams of a request become the query sequence of one attention call (equations 11-12), so that
+no key or value is copied per beam and a tile of keys serves many beams. It changes the layout only
+(equations 13-14, Appendix B): no two requests mix, and beams keep their order.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from grace.kernels.backends import check_float, check_form, form, runs_plain
+from grace.kernels.cross_attention.choice import BACKENDS, choose_backend, run_backend
+from grace.kernels.cross_attention.reference import cross_attention_reference
+
+
+def cross_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Let each beam of a request attend to the request's context.
+
+    Query head h reads key head h // (H / Hkv). Scores are scaled by D^-1/2; they, the softmax and
+    the sums are float32 (float64 for float64). No gradients.
+
+    Args:
+        query: `[B, M, H, D]`, any floating dtype.
+        key: `[B, Hkv, T, D]`. Any strides do: a view of `[B, T, Hkv, D]` needs no copy.
+        value: `[B, Hkv, T, D]`.
+        lengths: int32 `[B]`, from 1 to T: how many context positions a request has. What stands
+            past them may be anything, NaN too. None where all have T. Out of range, a length is
+            clamped.
+        backend: one of `BACKENDS`. `auto` is the reference on a CPU; on CUDA the fastest of the
+            others, measured at the first call of a shape (beams rounded up to a power of two) and
+            kept on disk (`grace.kernels.tuning`); a shape first met inside a graph's capture gets
+            `triton`, or `efficient` in float32. `flash` takes no lengths, `triton` no float64.
+
+    Returns:
+        `[B, M, H, D]`, contiguous, ready for the output projection.
+
+    Raises:
+        ValueError: if shapes, dtypes, devices or the backend do not fit.
+        RuntimeError: if the named backend cannot run these sizes or this dtype here.
+    """
+    check_float("query", query)
+    if query.ndim != 4 or key.ndim != 4 or query.numel() == 0 or key.numel() == 0:
+        raise ValueError(
+            f"query must be [B, M, H, D] and key [B, Hkv, T, D], none of them 0, got "
+            f"{form(query)} and {form(key)}"
+        )
+    batch, _, num_heads, head_dim = query.shape
+    check_form("key", key, (batch, *key.shape[1:3], head_dim), query)
+    check_form("value", value, tuple(key.shape), query)
+    if num_heads % key.shape[1]:
+        raise ValueError(f"{num_heads} query heads are no multiple of {key.shape[1]} key heads")
+    if lengths is not None and (
+        lengths.dtype != torch.int32 or lengths.shape != (batch,) or lengths.device != query.device
+    ):
+        raise ValueError(
+            f"lengths must be int32 [{batch}] on {query.device}, got {form(lengths)} "
+            f"on {lengths.device}"
+        )
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    if backend == "flash" and lengths is not None:
+        raise ValueError("backend flash takes no lengths; use auto, triton, cudnn or efficient")
+    if backend == "triton" and query.dtype == torch.float64:
+        raise ValueError("backend triton takes no float64; use auto or reference")
+    if lengths is not None:
+        lengths = lengths.clamp(1, key.shape[2])
+    if backend == "auto" and query.device.type == "cpu":
+        backend = "reference"
+    if runs_plain(backend):
+        return cross_attention_reference(query, key, value, lengths).contiguous()
+    return torch.ops.grace.cross_attention(query, key, value, lengths, backend)
+
+
+@torch.library.custom_op("grace::cross_attention", mutates_args=())
+def _cross_attention(
+    query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None, backend: str
+) -> Tensor:
+    if backend == "auto":
+        backend = choose_backend(query, key, value, lengths)
+    return run_backend(backend, query, key, value, lengths).contiguous()
+
+
+@_cross_attention.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None, backend: str) -> Tensor:
+    return query.new_empty(query.shape)

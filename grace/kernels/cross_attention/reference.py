@@ -1,0 +1,28 @@
+"""The specification of cross_attention, in plain torch on any device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def cross_attention_reference(
+    query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None
+) -> Tensor:
+    """Return `[B, M, H, D]`; the contract is `cross_attention`'s, `lengths` in range."""
+    wide = torch.promote_types(query.dtype, torch.float32)
+    batch, beams, num_heads, head_dim = query.shape
+    num_kv_heads, num_positions = key.shape[1:3]
+    # [B, Hkv, group * M, D]: equation 11, the group's heads beside the beams.
+    grouped = query.to(wide).unflatten(2, (num_kv_heads, -1)).permute(0, 2, 3, 1, 4).flatten(2, 3)
+    key, value = key.to(wide), value.to(wide)
+    if lengths is not None:
+        beyond = torch.arange(num_positions, device=query.device) >= lengths[:, None, None, None]
+        key = key.masked_fill(beyond.transpose(2, 3), 0)
+        value = value.masked_fill(beyond.transpose(2, 3), 0)
+    scores = grouped @ key.transpose(2, 3) * head_dim**-0.5
+    if lengths is not None:
+        scores = scores.masked_fill(beyond, -torch.inf)
+    attended = torch.softmax(scores, -1) @ value
+    heads = attended.unflatten(2, (-1, beams)).permute(0, 3, 1, 2, 4)
+    return heads.reshape(batch, beams, num_heads, head_dim).to(query.dtype)

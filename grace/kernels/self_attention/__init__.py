@@ -1,0 +1,198 @@
+"""Self-attention of one new token per beam over its short SID prefix (GRACE, 4.2 and 4.3).
+
+Three versions share one kernel and one block: the keys and values of one row's one position,
+`[2, Hkv, D]`, all heads. A cache is either dense, `[rows, L, 2, Hkv, D]`, or paged: a pool of
+blocks and a table that says which block holds which position of which row.
+
+- `self_attention`: dense; the caller wrote position t already.
+- `self_attention_fused`: dense; reads the QKV projection's output and writes position t itself.
+- `self_attention_paged`: the same over a pool; children share the blocks of their parent's prefix,
+  so that re-ordering beams (`grace.kernels.block_reorder`) moves ids and no keys or values.
+
+All of them read positions 0..t of a row and nothing else: slots past t may hold anything. No row's
+values reach another row, not even where they are NaN. Query head h reads key head h // (H / Hkv).
+Scores are scaled by D^-1/2; they, the softmax and the sums are float32 (float64 for float64). No
+gradients.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from grace.kernels.backends import check_float, check_form, form, runs_plain, triton_or_reference
+from grace.kernels.self_attention.reference import (
+    attend_reference,
+    fused_reference,
+    paged_reference,
+)
+
+
+def self_attention(query: Tensor, cache: Tensor, t: int, backend: str = "auto") -> Tensor:
+    """Let each row attend to positions 0..t of its own dense cache.
+
+    Args:
+        query: `[rows, H, D]` of any floating dtype; inner dimensions contiguous.
+        cache: `[rows, L, 2, Hkv, D]`, contiguous; keys at 0 and values at 1 of the third dimension.
+        t: the newest position, below L.
+        backend: `auto` (Triton on CUDA, else the reference), `triton` or `reference`.
+
+    Returns:
+        `[rows, H, D]`.
+
+    Raises:
+        ValueError: if shapes, dtypes, devices or the backend do not fit.
+    """
+    check_float("query", query)
+    if query.ndim != 3:
+        raise ValueError(f"query must be [rows, H, D], got {form(query)}")
+    rows, num_heads, head_dim = query.shape
+    _check_cache("cache", cache, "[rows, L, 2, Hkv, D]", 5)
+    check_form("cache", cache, (rows, cache.shape[1], 2, cache.shape[3], head_dim), query)
+    _check_heads(num_heads, cache.shape[3])
+    _check_position(t, cache.shape[1])
+    chosen = triton_or_reference(backend, query)
+    if runs_plain(chosen):
+        return attend_reference(query, cache[:, : t + 1])
+    return torch.ops.grace.self_attention(query, cache, t, chosen)
+
+
+def self_attention_fused(qkv: Tensor, cache: Tensor, t: int, backend: str = "auto") -> Tensor:
+    """Write position t of a dense cache, then let each row attend to positions 0..t of it.
+
+    Args:
+        qkv: `[rows, (H + 2 Hkv) * D]`: the heads of queries, then of keys, then of values.
+        cache: `[rows, L, 2, Hkv, D]`, contiguous. Position t is written.
+        t: the position of the new token, below L.
+        backend: as in `self_attention`.
+
+    Returns:
+        `[rows, H, D]`.
+
+    Raises:
+        ValueError: if shapes, dtypes, devices or the backend do not fit.
+    """
+    _check_cache("cache", cache, "[rows, L, 2, Hkv, D]", 5)
+    check_form("cache", cache, (_rows(qkv), cache.shape[1], 2, *cache.shape[3:]), qkv)
+    _check_projection(qkv, cache.shape[3], cache.shape[4])
+    _check_position(t, cache.shape[1])
+    chosen = triton_or_reference(backend, qkv)
+    if runs_plain(chosen):
+        return fused_reference(qkv, cache, t)
+    return torch.ops.grace.self_attention_fused(qkv, cache, t, chosen)
+
+
+def self_attention_paged(
+    qkv: Tensor, pool: Tensor, table: Tensor, t: int, backend: str = "auto"
+) -> Tensor:
+    """Write each row's new block, then let it attend to the blocks of positions 0..t.
+
+    Args:
+        qkv: `[rows, (H + 2 Hkv) * D]`: the heads of queries, then of keys, then of values.
+        pool: `[blocks, 2, Hkv, D]`, contiguous. Block `table[:, t]` of each row is written.
+        table: int32 `[rows, L]`, contiguous: the block of each position. Entries 0..t must lie
+            in the pool; those at t must differ from each other and from all entries before t.
+        t: the position of the new token, below L.
+        backend: as in `self_attention`.
+
+    Returns:
+        `[rows, H, D]`.
+
+    Raises:
+        ValueError: if shapes, dtypes, devices or the backend do not fit.
+    """
+    _check_cache("pool", pool, "[blocks, 2, Hkv, D]", 4)
+    check_form("pool", pool, (pool.shape[0], 2, *pool.shape[2:]), qkv)
+    _check_projection(qkv, pool.shape[2], pool.shape[3])
+    if table.dtype != torch.int32 or table.ndim != 2 or table.shape[0] != qkv.shape[0]:
+        raise ValueError(f"table must be int32 [{qkv.shape[0]}, L], got {form(table)}")
+    if table.device != qkv.device or not table.is_contiguous():
+        raise ValueError(f"table must be contiguous and on {qkv.device}, as qkv is")
+    _check_position(t, table.shape[1])
+    chosen = triton_or_reference(backend, qkv)
+    if runs_plain(chosen):
+        return paged_reference(qkv, pool, table, t)
+    return torch.ops.grace.self_attention_paged(qkv, pool, table, t, chosen)
+
+
+@torch.library.custom_op("grace::self_attention", mutates_args=())
+def _self_attention(query: Tensor, cache: Tensor, t: int, backend: str) -> Tensor:
+    if backend == "reference":
+        return attend_reference(query, cache[:, : t + 1])
+    from grace.kernels.self_attention.kernel import attend_triton
+
+    return attend_triton(query, cache.flatten(0, 1), None, t, cache.shape[1], fused=False)
+
+
+@torch.library.custom_op("grace::self_attention_fused", mutates_args=("cache",))
+def _self_attention_fused(qkv: Tensor, cache: Tensor, t: int, backend: str) -> Tensor:
+    if backend == "reference":
+        return fused_reference(qkv, cache, t)
+    from grace.kernels.self_attention.kernel import attend_triton
+
+    query = qkv.unflatten(1, (-1, cache.shape[4]))
+    return attend_triton(query, cache.flatten(0, 1), None, t, cache.shape[1], fused=True)
+
+
+@torch.library.custom_op("grace::self_attention_paged", mutates_args=("pool",))
+def _self_attention_paged(qkv: Tensor, pool: Tensor, table: Tensor, t: int, backend: str) -> Tensor:
+    if backend == "reference":
+        return paged_reference(qkv, pool, table, t)
+    from grace.kernels.self_attention.kernel import attend_triton
+
+    query = qkv.unflatten(1, (-1, pool.shape[3]))
+    return attend_triton(query, pool, table, t, table.shape[1], fused=True)
+
+
+@_self_attention.register_fake
+def _(query: Tensor, cache: Tensor, t: int, backend: str) -> Tensor:
+    return query.new_empty(query.shape)
+
+
+@_self_attention_fused.register_fake
+def _(qkv: Tensor, cache: Tensor, t: int, backend: str) -> Tensor:
+    return _heads_like(qkv, *cache.shape[3:])
+
+
+@_self_attention_paged.register_fake
+def _(qkv: Tensor, pool: Tensor, table: Tensor, t: int, backend: str) -> Tensor:
+    return _heads_like(qkv, *pool.shape[2:])
+
+
+def _heads_like(qkv: Tensor, num_kv_heads: int, head_dim: int) -> Tensor:
+    return qkv.new_empty((qkv.shape[0], qkv.shape[1] // head_dim - 2 * num_kv_heads, head_dim))
+
+
+def _rows(qkv: Tensor) -> int:
+    check_float("qkv", qkv)
+    if qkv.ndim != 2:
+        raise ValueError(f"qkv must be [rows, (H + 2 Hkv) * D], got {form(qkv)}")
+    return qkv.shape[0]
+
+
+def _check_cache(name: str, cache: Tensor, shape: str, ndim: int) -> None:
+    if cache.ndim != ndim or not cache.is_contiguous():
+        raise ValueError(f"{name} must be contiguous {shape}, got {form(cache)}")
+
+
+def _check_projection(qkv: Tensor, num_kv_heads: int, head_dim: int) -> None:
+    _rows(qkv)
+    heads, rest = divmod(qkv.shape[1], head_dim)
+    if rest:
+        raise ValueError(
+            f"qkv must have a multiple of the head size {head_dim} as width, got {form(qkv)}"
+        )
+    _check_heads(heads - 2 * num_kv_heads, num_kv_heads)
+
+
+def _check_heads(num_heads: int, num_kv_heads: int) -> None:
+    if num_kv_heads < 1 or num_heads < 1 or num_heads % num_kv_heads:
+        raise ValueError(
+            f"the number of query heads must be a multiple of the {num_kv_heads} key heads, "
+            f"got {num_heads}"
+        )
+
+
+def _check_position(t: int, max_length: int) -> None:
+    if not 0 <= t < max_length:
+        raise ValueError(f"t must be from 0 to {max_length - 1}, got {t}")

@@ -1,0 +1,122 @@
+"""Self-attention over short prefixes in Triton: plain dot products, many rows and heads a program.
+
+A prefix is a few tokens, so there is nothing for matrix units: a block-diagonal tile of G rows
+would do G times the arithmetic and let a row's NaN into its neighbours. Here each (row, key head)
+pair owns some lanes of a warp, which hold its keys and values in registers, 16 bytes a lane and
+load. Every load is issued before the first sum needs one; each block is read once per pair.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from grace.kernels.tuning import choose
+
+# [warps, bytes that a lane holds of each key]; the first is the default
+CANDIDATES = [[4, 16], [1, 16], [2, 16], [8, 16], [2, 32]]
+
+
+def attend_triton(
+    query: Tensor, pool: Tensor, table: Tensor | None, t: int, max_length: int, fused: bool
+) -> Tensor:
+    """Run all three versions; the contracts are those of `grace.kernels.self_attention`.
+
+    Args:
+        query: `[rows, heads, D]`: H query heads, behind them 2 Hkv heads of new keys and values
+            where `fused`.
+        pool: `[blocks, 2, Hkv, D]`.
+        table: int32 `[rows, max_length]`; None where row r owns blocks `r * max_length` and on.
+        fused: whether position t comes from `query` and is to be written.
+    """
+    rows, heads, head_dim = query.shape
+    num_kv_heads = pool.shape[2]
+    num_heads = heads - 2 * num_kv_heads if fused else heads
+    if query.stride(2) != 1 or query.stride(1) != head_dim:
+        query = query.contiguous()
+    out = query.new_empty((rows, num_heads, head_dim))
+    if rows == 0:
+        return out
+    wide_dim = triton.next_power_of_2(head_dim)
+
+    def run(candidate: list[int]) -> None:
+        warps, lane_bytes = candidate
+        pairs = max(warps * 32 * lane_bytes // (query.element_size() * wide_dim), 1)
+        attend_kernel[(triton.cdiv(rows * num_kv_heads, pairs),)](
+            query, pool, table, out, rows, query.stride(0), head_dim**-0.5 * 1.4426950408889634,
+            T=t, L=max_length, KV_HEADS=num_kv_heads, GROUP=num_heads // num_kv_heads,
+            D=head_dim, WIDE_D=wide_dim, PAIRS=pairs, FUSED=fused, PAGED=table is not None,
+            num_warps=warps,
+        )  # fmt: skip
+
+    shape = (
+        triton.next_power_of_2(rows), num_heads, num_kv_heads, head_dim, t, max_length,
+        str(query.dtype), fused, table is not None,
+    )  # fmt: skip
+    run(choose("self_attention", shape, CANDIDATES, run, query.device))
+    return out
+
+
+@triton.jit
+def attend_kernel(
+    query, pool, table, out, num_rows, query_stride, scale,
+    T: tl.constexpr, L: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, WIDE_D: tl.constexpr, PAIRS: tl.constexpr,
+    FUSED: tl.constexpr, PAGED: tl.constexpr,
+):  # fmt: skip
+    pair = tl.program_id(0).to(tl.int64) * PAIRS + tl.arange(0, PAIRS)
+    inside = pair < num_rows * KV_HEADS
+    row = pair // KV_HEADS
+    kv_head = pair % KV_HEADS
+    column = tl.arange(0, WIDE_D)
+    mask = inside[:, None]
+    if WIDE_D != D:
+        mask = mask & (column < D)[None, :]
+    within = (kv_head * D)[:, None] + column[None, :]
+
+    keys = ()
+    values = ()
+    for j in tl.static_range(T if FUSED else T + 1):
+        if PAGED:
+            block = tl.load(table + row * L + j, mask=inside, other=0).to(tl.int64)
+        else:
+            block = row * L + j
+        place = pool + (block * (2 * KV_HEADS * D))[:, None] + within
+        keys += (tl.load(place, mask=mask, other=0.0),)
+        values += (tl.load(place + KV_HEADS * D, mask=mask, other=0.0),)
+    row_start = query + (row * query_stride)[:, None]
+    if FUSED:
+        place = row_start + GROUP * KV_HEADS * D + within
+        keys += (tl.load(place, mask=mask, other=0.0),)
+        values += (tl.load(place + KV_HEADS * D, mask=mask, other=0.0),)
+
+    for g in tl.static_range(GROUP):
+        head = (kv_head * GROUP + g) * D
+        q = tl.load(row_start + head[:, None] + column[None, :], mask=mask, other=0.0)
+        q = q.to(tl.float32) * scale
+        scores = ()
+        top = tl.full((PAIRS,), float("-inf"), tl.float32)
+        for j in tl.static_range(T + 1):
+            score = tl.sum(q * keys[j].to(tl.float32), 1)
+            scores += (score,)
+            top = tl.maximum(top, score)
+        total = tl.zeros((PAIRS,), tl.float32)
+        attended = tl.zeros((PAIRS, WIDE_D), tl.float32)
+        for j in tl.static_range(T + 1):
+            share = tl.exp2(scores[j] - top)
+            total += share
+            attended += share[:, None] * values[j].to(tl.float32)
+        attended = attended / total[:, None]
+        place = out + (row * (GROUP * KV_HEADS * D) + head)[:, None] + column[None, :]
+        tl.store(place, attended.to(out.dtype.element_ty), mask=mask)
+
+    # Last, so that the compiler need not keep a load behind a store that might alias it.
+    if FUSED:
+        if PAGED:
+            block = tl.load(table + row * L + T, mask=inside, other=0).to(tl.int64)
+        else:
+            block = row * L + T
+        place = pool + (block * (2 * KV_HEADS * D))[:, None] + within
+        tl.store(place, keys[T], mask=mask)
+        tl.store(place + KV_HEADS * D, values[T], mask=mask)

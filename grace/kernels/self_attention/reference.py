@@ -1,0 +1,50 @@
+"""The specification of self-attention over short prefixes, in plain torch on any device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def attend_reference(query: Tensor, blocks: Tensor) -> Tensor:
+    """Let each row attend to the positions of its prefix.
+
+    Args:
+        query: `[rows, H, D]`.
+        blocks: `[rows, n, 2, Hkv, D]`, keys and values of the n positions of each row.
+
+    Returns:
+        `[rows, H, D]`; scores, softmax and sums are float32, or float64 for float64.
+    """
+    rows, num_heads, head_dim = query.shape
+    wide = torch.promote_types(query.dtype, torch.float32)
+    keys, values = blocks.to(wide).unbind(2)
+    grouped = query.to(wide).reshape(rows, blocks.shape[3], -1, head_dim)
+    scores = torch.einsum("rkgd,rnkd->rkgn", grouped, keys) * head_dim**-0.5
+    attended = torch.einsum("rkgn,rnkd->rkgd", torch.softmax(scores, -1), values)
+    return attended.reshape(rows, num_heads, head_dim).to(query.dtype)
+
+
+def split_reference(qkv: Tensor, num_kv_heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
+    """Split a projection's output `[rows, (H + 2 Hkv) D]` into queries and blocks.
+
+    Returns:
+        `[rows, H, D]` and `[rows, 2, Hkv, D]`.
+    """
+    heads = qkv.unflatten(1, (-1, head_dim))
+    return heads[:, : -2 * num_kv_heads], heads[:, -2 * num_kv_heads :].unflatten(1, (2, -1))
+
+
+def fused_reference(qkv: Tensor, cache: Tensor, t: int) -> Tensor:
+    """Return `[rows, H, D]`; the contract is `self_attention_fused`'s."""
+    query, blocks = split_reference(qkv, cache.shape[3], cache.shape[4])
+    cache[:, t] = blocks
+    return attend_reference(query, cache[:, : t + 1])
+
+
+def paged_reference(qkv: Tensor, pool: Tensor, table: Tensor, t: int) -> Tensor:
+    """Return `[rows, H, D]`; the contract is `self_attention_paged`'s."""
+    query, blocks = split_reference(qkv, pool.shape[2], pool.shape[3])
+    table = table[:, : t + 1].long()
+    pool[table[:, t]] = blocks
+    return attend_reference(query, pool[table])

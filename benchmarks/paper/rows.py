@@ -16,6 +16,8 @@ from grace.evaluate.passes import default_bounds
 from grace.index.info import LevelInfo
 from grace.index.unions import UNIONS
 
+MAIN_METRICS = ("latency", "pass_rate", "eligible_sid_rate")
+
 
 @dataclass(frozen=True)
 class ModeRun:
@@ -46,7 +48,7 @@ class Case:
 
     Args:
         name: `paper`, `geo`, ...
-        counts: sizes of the workload, for every row.
+        counts: sizes of the workload.
         compare: whether rows carry the paper's figures.
     """
 
@@ -54,9 +56,10 @@ class Case:
         self.name, self.counts, self.compare = name, counts, compare
 
     def row(self, variant: str, metric: str, unit: str, value: float, **rest: object) -> dict:
-        """One row with the case's counts and the paper's figure."""
+        """One row with the paper's figure; the rows of main metrics carry the case's counts."""
         reference = figure_of(variant, metric) if self.compare else None
-        counts = self.counts | rest.pop("counts", {})
+        own = self.counts if metric in MAIN_METRICS else {}
+        counts = own | rest.pop("counts", {}) or None
         return record.row(
             self.name, variant, metric, unit, value, counts=counts, reference=reference, **rest
         )

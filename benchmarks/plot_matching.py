@@ -160,7 +160,7 @@ def draw_sweep(by_share: dict[float, Values], name: str) -> Figure:
             axes.plot(known, heights, "o-", color=COLORS[mode], label=mode, markersize=size)
         axes.set_xscale("log")
         axes.set_xlabel("ads of the catalogue that accept the request")
-        axes.set_xticks(shares, [f"{100 * share:.6g} %" for share in shares])
+        axes.set_xticks(shares, [f"{100 * share:.6g}%" for share in shares], fontsize=8)
         axes.minorticks_off()
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         axes.set_ylim(-0.02, 1.05)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -184,7 +185,8 @@ class Maker:
         for counts in (sizes * ~excluding, sizes * excluding):
             listed = (self.uniform(int(counts.sum())) * num_values).int().cpu()
             sides += [self.offsets(counts), listed]
-        texts = TextTable.build([f"{name} {i}" for i in range(num_values)])
+        names = pa.array([f"{name} {i}" for i in range(num_values)], pa.large_string())
+        texts = TextTable.build(names)
         return ValueRules(texts, *sides)
 
     def targeting(self) -> Targeting:

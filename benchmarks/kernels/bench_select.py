@@ -254,7 +254,7 @@ def profile(fn: Callable[[], object], calls: int = 20) -> str:
         for _ in range(calls):
             fn()
         torch.cuda.synchronize()
-    return profiler.key_averages().table(sort_by="cuda_time_total", row_limit=20)
+    return profiler.key_averages().table(sort_by="device_time_total", row_limit=20)
 
 
 def replay_times(fn: Callable[[], object], repeats: int, warmup: int = 20) -> list[float]:

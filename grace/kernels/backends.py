@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 
 import torch
 from torch import Tensor
 
+# A constant, since the compiler cannot trace a search for packages.
+HAS_TRITON = importlib.util.find_spec("triton") is not None
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -25,7 +26,7 @@ def triton_or_reference(backend: str, like: Tensor) -> str:
         raise ValueError("backend triton takes no float64; use auto or reference")
     if backend != "auto":
         return backend
-    return "triton" if like.is_cuda and has_triton() and not wide else "reference"
+    return "triton" if like.is_cuda and HAS_TRITON and not wide else "reference"
 
 
 def runs_plain(backend: str) -> bool:
@@ -34,12 +35,6 @@ def runs_plain(backend: str) -> bool:
     The first call of any operation defined in Python loads torch's compiler, which takes seconds.
     """
     return backend == "reference" and not torch.compiler.is_compiling()
-
-
-@functools.cache
-def has_triton() -> bool:
-    """Whether Triton is installed."""
-    return importlib.util.find_spec("triton") is not None
 
 
 def form(tensor: Tensor) -> str:

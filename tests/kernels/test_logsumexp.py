@@ -83,6 +83,9 @@ def check_triton(device, sizes):
                 torch.testing.assert_close(found, logsumexp(there, "reference"), **close)
                 out = torch.full_like(found, nan)
                 assert torch.equal(logsumexp(there[:4], "triton", out=out[:4]), found[:4])
+                assert torch.equal(logsumexp(there[7:8], "triton"), found[7:8])
+                inside = there.new_zeros(9, vocab + 3)[:, 3:].copy_(there)  # aligned otherwise
+                assert torch.equal(logsumexp(inside, "triton"), found)
         rows = torch.full((6, vocab), -inf)
         rows[:, 0] = torch.tensor([-inf, inf, nan, 0, inf, -inf])
         rows[:, -1] = torch.tensor([-inf, 0, 0, nan, nan, 2.0])

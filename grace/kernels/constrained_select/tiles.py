@@ -87,7 +87,7 @@ def choose_tiles(beams: int, width: int, max_children: int) -> Tiles:
     rounds = _power(-(-max_children // columns))
     splits = max(groups // columns, min(max(rounds // 16, 1), groups))
     group_columns = columns * splits // groups
-    gather_columns = min(max(_power(-(-max_children // groups)), group_columns), 32)
+    gather_columns = min(max(_power(-(-max_children // groups)), group_columns, 4), 32)
     return Tiles(
         beams=beams,
         width=width,

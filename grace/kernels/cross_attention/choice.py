@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from grace.kernels.backends import has_triton
+from grace.kernels.backends import HAS_TRITON
 from grace.kernels.cross_attention.reference import cross_attention_reference
 from grace.kernels.cross_attention.sdpa import cross_attention_sdpa
 from grace.kernels.tuning import choose
@@ -33,7 +33,7 @@ def run_backend(
 
 def choose_backend(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> str:
     """Return the fastest backend for this shape, or the reference where no other runs."""
-    if query.device.type != "cuda" or not has_triton() or query.element_size() == 8:
+    if query.device.type != "cuda" or not HAS_TRITON or query.element_size() == 8:
         return "reference"
     # The first is what an unmeasured shape gets, so it must run every shape: Triton's kernel does,
     # but in float32, without matrix units, others are faster where they run.

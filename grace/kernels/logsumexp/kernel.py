@@ -31,7 +31,8 @@ def shift_of(largest):
     return tl.where(tl.abs(largest) < float("inf"), largest, 0.0).to(tl.float64)
 
 
-@triton.jit
+# One compilation for all rows of V logits, wherever they lie: another would sum in another order.
+@triton.jit(do_not_specialize=("num_rows", "stride"), do_not_specialize_on_alignment=("logits",))
 def row_sums(
     logits, out, num_rows, vocab, stride,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, ONE_TURN: tl.constexpr,

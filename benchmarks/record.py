@@ -15,7 +15,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -158,6 +158,30 @@ def write(
     with atomic_write(path) as file:
         file.write((json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
     return path
+
+
+def kept_rows(benchmark: str, again: Collection[str], results: Path = RESULTS) -> list[dict]:
+    """Rows of the cases that are not measured again, from this machine's present result file.
+
+    Args:
+        benchmark: name of the script.
+        again: cases that are measured again.
+        results: the folder of all machines.
+
+    Raises:
+        ValueError: if they were measured at another commit: one file speaks of one commit.
+    """
+    path = results / machine_name() / f"{benchmark}.json"
+    if not path.exists():
+        return []
+    content = json.loads(path.read_text())
+    kept = [entry for entry in content["rows"] if entry["case"] not in again]
+    if kept and content["commit"] != git_commit():
+        raise ValueError(
+            f"{path}: measured at commit {content['commit']}, now at {git_commit()}: measure all "
+            "cases again, without --add"
+        )
+    return kept
 
 
 def show(benchmark: str, rows: Sequence[dict]) -> None:

@@ -86,7 +86,11 @@ def table(name: str, options: dict[str, str], results: Path) -> str:
     rows = [
         row
         for row in content["rows"]
-        if all(row[field] in options[field].split("|") for field in FIELDS if field in options)
+        if all(
+            row[field].replace("_", " ") in options[field].split("|")
+            for field in FIELDS
+            if field in options
+        )
     ]
     if not rows:
         raise ValueError(f"report {name}: no row fits {options}")

@@ -80,3 +80,16 @@ def test_write_refuses_no_rows_and_the_same_row_twice(tmp_path):
     entry = record.row("demo", "exact", "recall", "rate", 0.5)
     with pytest.raises(ValueError, match="more than once"):
         record.write("toy", [entry, entry], results=tmp_path)
+
+
+def test_kept_rows_are_those_of_other_cases_at_this_commit(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "machine_name", lambda: "cpu")
+    monkeypatch.setattr(record, "git_commit", lambda: "a")
+    assert record.kept_rows("speed", {"demo"}, tmp_path) == []
+    rows = [record.row(case, "exact", "step", "ms", 1) for case in ("demo", "paper")]
+    record.write("speed", rows, results=tmp_path)
+    assert record.kept_rows("speed", {"demo"}, tmp_path) == rows[1:]
+    monkeypatch.setattr(record, "git_commit", lambda: "b")
+    assert record.kept_rows("speed", {"demo", "paper"}, tmp_path) == []
+    with pytest.raises(ValueError, match="measured at commit a, now at b"):
+        record.kept_rows("speed", {"demo"}, tmp_path)

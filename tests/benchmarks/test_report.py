@@ -18,6 +18,7 @@ def results(tmp_path):
         record.row("demo", "exact", "checks", "1/s", 14_400_000),
         record.row("demo", "exact", "table", "bytes", 2_500_000),
         record.row("demo", "exact", "ads", "count", 17),
+        record.row("demo", "exact", "eligible_sid_rate", "rate", 1),
     ]  # fmt: skip
     record.write("toy", rows, machine="cpu", results=tmp_path)
     return tmp_path
@@ -43,6 +44,7 @@ def test_cells_have_units_and_references(results):
         "| checks | 14.4 M/s |  |",
         "| table | 2.5 MB |  |",
         "| ads | 17 |  |",
+        "| eligible_sid_rate | 100.00 % |  |",
     ]
     assert "commit" in lines[-1]
 
@@ -56,6 +58,8 @@ def test_options_choose_rows_columns_and_values(results):
         "| valid | 1,234 ms |",
     ]
     assert filled("metric=pass_rate|ads rows=metric", results)[2].startswith("| pass rate |")
+    lines = filled("metric=eligible_sid_rate rows=metric", results)
+    assert lines[2] == "| eligible_sid_rate | 100.00 % |"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from torch import Tensor
 from benchmarks import record
 from benchmarks.exact_arrays import Arrays, Maker
 from grace.index.batch import Batch
-from grace.index.device_rules import DeviceValues
+from grace.index.device_rules import DeviceIntervals
 from grace.index.exact_device import ExactOnDevice
 from grace.index.rules import RangeRules
 from grace.kernels.leaf_words import leaf_words
@@ -141,7 +141,8 @@ def measure(
     rules, tables = matcher._rules, arrays.tables
     stages = []
     for attribute in rules[:-1]:
-        name = f"values {attribute.attribute}" if isinstance(attribute, DeviceValues) else "numbers"
+        interval = isinstance(attribute, DeviceIntervals)
+        name = "numbers" if interval else f"values {attribute.attribute}"
         stages.append(
             (f"stage {name}", lambda a=attribute: a.enqueue(matcher._staging.device), None)
         )

@@ -150,6 +150,39 @@ def check_chunks(device, seed=0):
     assert torch.equal(out.cpu(), want)
 
 
+def check_masks(device, seed=0):
+    """Rules over exactly 64 values, one of them the sign bit, as bits."""
+    from grace.index.batch import Batch
+    from grace.index.device_rules import DeviceMasks
+    from grace.index.rules import ValueRules
+    from grace.kernels.words import everyone
+
+    rng = np.random.default_rng(seed)
+    include, exclude = (random_offsets(rng, 600, (0, 0, 1, 3, 64)) for _ in range(2))
+    lists = []
+    for bounds in (include, exclude):
+        bounds = bounds - bounds[1].clone()  # rule 0 has no values
+        bounds[0] = 0
+        lists += [bounds, random_ids(rng, int(bounds[-1]), 64)]
+    rules = DeviceMasks(3, ValueRules(None, *lists), torch.device(device))
+    for number in (1, 17, 32):
+        words = random_words(rng, 64, 0.1) & everyone(number)
+        carried = torch.nonzero(words).squeeze(1).int()
+        known = int(np.bitwise_or.reduce(words.numpy())) | (1 << 3) & everyone(number)
+        batch = Batch(
+            everyone(number), np.full(5, known, np.int32), np.empty((5, number)),
+            np.zeros(number, np.int64),
+            ((),) * 3 + ((carried.numpy(), words[carried.long()].numpy()),),
+        )  # fmt: skip
+        forms = rules.forms(0) | {n: (torch.int32, (1,)) for n in ("everyone", "num_requests")}
+        host = {name: torch.zeros(shape, dtype=dtype) for name, (dtype, shape) in forms.items()}
+        host["everyone"][0], host["num_requests"][0] = batch.everyone, number
+        rules.fill(host, batch)
+        rules.enqueue({name: tensor.to(device) for name, tensor in host.items()})
+        want = value_words(*lists, words, known, batch.everyone, backend="reference")
+        assert torch.equal(rules.words.cpu(), want)
+
+
 def check_matcher(device, seeds=(0, 1, 2, 3), batches=(1, 2, 15, 16, 17, 31, 32)):
     """`ExactOnDevice` against `ExactMatcher`, through pauses and batches of other sizes."""
     from harness import build
@@ -162,7 +195,11 @@ def check_matcher(device, seeds=(0, 1, 2, 3), batches=(1, 2, 15, 16, 17, 31, 32)
 
     shapes = ("uniform", "dense", "few", "one")
     for seed in seeds:
-        case = Case(seed=seed, num_ads=60, num_requests=32, shape=shapes[seed % 4])
+        # More values than a mask has bits in every other case.
+        case = Case(
+            seed=seed, num_ads=60, num_requests=32, shape=shapes[seed % 4],
+            num_places=60 if seed % 2 else 2000,
+        )  # fmt: skip
         index = build(case)
         data, state = index.data, torch.zeros(index.num_ads, dtype=torch.uint8)
         arrays = (data.tables, data.trie, data.sid_ad_offsets, data.ad_signatures, state)

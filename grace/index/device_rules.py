@@ -132,6 +132,69 @@ class DeviceValues:
         return f"{name} {self.attribute}"
 
 
+class DeviceMasks:
+    """Rules of an attribute with at most 64 values, as bits: what each includes and excludes.
+
+    Where values are few, each is named by many rules and carried by many requests, so that neither
+    lists nor postings would be short.
+
+    Args:
+        attribute: its number, which names its arrays in the staging area.
+        rules: the rules, on the CPU.
+        device: where the words are computed.
+    """
+
+    MOST_VALUES = 64
+
+    def __init__(self, attribute: int, rules: ValueRules, device: torch.device):
+        self.attribute = attribute
+        self.words = torch.empty(rules.num_rules, dtype=torch.int32, device=device)
+        self._masks = [
+            torch.from_numpy(_bits_of_lists(offsets.numpy(), values.numpy())).to(device)
+            for offsets, values in (
+                (rules.include_offsets, rules.include_values),
+                (rules.exclude_offsets, rules.exclude_values),
+            )
+        ]
+
+    def forms(self, capacity: int) -> Forms:
+        """What a batch brings: the values that each request carries, and who carries any."""
+        return {
+            self._name("carried"): (torch.int64, (MAX_REQUESTS,)),
+            self._name("known"): (torch.int32, (1,)),
+        }
+
+    def fill(self, host: dict[str, Tensor], batch: Batch) -> None:
+        """Write a batch's carried values."""
+        values, words = batch.carried[self.attribute]
+        carries = words.view(np.uint32)[:, None] >> np.arange(MAX_REQUESTS, dtype=np.uint32) & 1
+        bits = np.uint64(1) << values.astype(np.uint64)
+        masks = np.bitwise_or.reduce(carries * bits[:, None], axis=0, initial=np.uint64(0))
+        host[self._name("carried")].numpy()[:] = masks.view(np.int64)
+        host[self._name("known")][0] = int(batch.known[self.attribute])
+
+    def enqueue(self, staged: dict[str, Tensor]) -> None:
+        """Compute `words` on the current stream."""
+        kernel.mask_rules[(triton.cdiv(len(self.words), 512),)](
+            *self._masks, staged[self._name("carried")], staged["num_requests"],
+            staged[self._name("known")], staged["everyone"], self.words, len(self.words),
+            BLOCK=512, num_warps=4,
+        )  # fmt: skip
+
+    def _name(self, name: str) -> str:
+        return f"{name} {self.attribute}"
+
+
+def _bits_of_lists(offsets: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return int64 [R], bit v set where the list holds v."""
+    masks = np.zeros(len(offsets) - 1, np.uint64)
+    filled = offsets[1:] > offsets[:-1]
+    if filled.any():
+        bits = np.uint64(1) << values.astype(np.uint64)
+        masks[filled] = np.bitwise_or.reduceat(bits, offsets[:-1][filled])
+    return masks.view(np.int64)
+
+
 class _Postings:
     """The rules that name each value: CSR by value; `lengths` stays on the CPU."""
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from grace.index.batch import Batch
-from grace.index.device_rules import DeviceIntervals, DeviceValues
-from grace.index.rules import CompiledTargeting, RangeRules, RuleTables
+from grace.index.device_rules import DeviceIntervals, DeviceMasks, DeviceValues
+from grace.index.rules import CompiledTargeting, RangeRules, RuleTables, ValueRules
 from grace.index.staging import Staging
 from grace.index.trie import Trie
 from grace.index.verdict import Verdict
@@ -61,11 +61,8 @@ class ExactOnDevice:
         self._ad_signatures, self._ad_state = ad_signatures, ad_state
         self._lock = threading.Lock()
         self._changed: list[np.ndarray] = []
-        self._rules: list[DeviceIntervals | DeviceValues] = [
-            DeviceIntervals.of_range(f"numbers {a}", rules, self.device)
-            if isinstance(rules, RangeRules)
-            else DeviceValues(a, rules, self.device, postings)
-            for a, rules in enumerate(tables.rules)
+        self._rules: list[DeviceIntervals | DeviceMasks | DeviceValues] = [
+            self._on_device(a, rules, postings) for a, rules in enumerate(tables.rules)
         ]
         self._rules.append(DeviceIntervals("at", *tables.windows.unbind(1), False, self.device))
         self._columns = [
@@ -84,6 +81,15 @@ class ExactOnDevice:
             self.ready = torch.cuda.Event()
             self._branches = [torch.cuda.Stream(self.device) for _ in self._rules]
         self._prepare(CAPACITY)
+
+    def _on_device(
+        self, attribute: int, rules: RangeRules | ValueRules, postings: bool
+    ) -> DeviceIntervals | DeviceMasks | DeviceValues:
+        if isinstance(rules, RangeRules):
+            return DeviceIntervals.of_range(f"numbers {attribute}", rules, self.device)
+        if len(rules.values) <= DeviceMasks.MOST_VALUES:
+            return DeviceMasks(attribute, rules, self.device)
+        return DeviceValues(attribute, rules, self.device, postings)
 
     def _new(self, size: int) -> Tensor:
         return torch.zeros(size, dtype=torch.int32, device=self.device)
@@ -161,10 +167,10 @@ class ExactOnDevice:
         host = self._staging.host
         host["everyone"][0], host["num_requests"][0] = batch.everyone, batch.num_requests
         for attribute, rules in enumerate(self._rules[:-1]):
-            if isinstance(rules, DeviceValues):
-                rules.fill(host, batch)
-            else:
+            if isinstance(rules, DeviceIntervals):
                 rules.fill(host, batch.numbers[attribute])
+            else:
+                rules.fill(host, batch)
         self._rules[-1].fill(host, batch.at)
 
     def _patch(self) -> None:

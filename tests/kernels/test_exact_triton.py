@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from exact_cases import check_all, check_chunks, check_matcher
+from exact_cases import check_all, check_chunks, check_masks, check_matcher
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -15,7 +15,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 CHECKS = {
     "kernels": "check_all('triton', 'cpu', (33,), (1, 32))",
     "chunks": "check_chunks('cpu')",
-    "matcher": "check_matcher('cpu', (0,), (17, 32))",
+    "masks": "check_masks('cpu')",
+    "matcher": "check_matcher('cpu', (0, 1), (17, 32))",
 }
 
 
@@ -38,4 +39,5 @@ def test_interpreted_on_the_cpu(check):
 def test_on_a_gpu():
     check_all("triton", "cuda", (1, 300, 40_000), (1, 2, 15, 16, 17, 31, 32))
     check_chunks("cuda")
+    check_masks("cuda")
     check_matcher("cuda")

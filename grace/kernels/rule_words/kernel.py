@@ -1,8 +1,9 @@
 """value_words and interval_words in Triton.
 
-Value rules have two forms. `value_rules` reads every rule's values: the work does not depend on
+Value rules have three forms. `value_rules` reads every rule's values: the work does not depend on
 the requests. `fill_rules` and `scatter_postings` read, for each value that some request carries,
-the rules that name it: far less where requests carry few of the values.
+the rules that name it: far less where requests carry few of the values. `mask_rules` takes rules
+over at most 64 values, a bit each: then a popular value costs no more than another.
 """
 
 from __future__ import annotations
@@ -202,3 +203,23 @@ def scatter_postings(
         else:
             tl.atomic_or(out + rule, word, mask=inside, sem="relaxed")
         begin += tl.num_programs(0) * BLOCK
+
+
+@triton.jit
+def mask_rules(
+    include, exclude, carried, num_requests, known, everyone, out, num_rules, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = row < num_rules
+    included = tl.load(include + row, mask=inside, other=0)
+    excluded = tl.load(exclude + row, mask=inside, other=0)
+    word = tl.zeros((BLOCK,), tl.int32)
+    count = tl.load(num_requests)
+    request = 0
+    while request < count:
+        values = tl.load(carried + request)
+        passed = ((included == 0) | ((included & values) != 0)) & ((excluded & values) == 0)
+        word |= passed.to(tl.int32) << request
+        request += 1
+    word &= tl.load(known)
+    tl.store(out + row, tl.where(row == 0, tl.load(everyone), word), mask=inside)

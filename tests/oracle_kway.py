@@ -137,8 +137,10 @@ class KwayMatcher:
 
 def deal(units: list[frozenset], k: int) -> list[frozenset]:
     """Each unit to the partition that is least full with it in, the first of equals."""
-    dealt: list[list[frozenset]] = [[] for _ in range(k)]
+    dealt: list[set] = [set() for _ in range(k)]
+    used = set()
     for unit in units:
-        best = min(range(k), key=lambda p: (len(unit.union(*dealt[p])), p))
-        dealt[best].append(unit)
-    return [frozenset().union(*partition) for partition in dealt if partition]
+        best = min(range(k), key=lambda p: (len(dealt[p]) + len(unit - dealt[p]), p))
+        dealt[best] |= unit
+        used.add(best)
+    return [frozenset(dealt[partition]) for partition in sorted(used)]

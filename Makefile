@@ -1,6 +1,6 @@
 # Grace. `make` lists what there is; every target sets up .venv by itself.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu lint fmt bench report clean
+.PHONY: help setup demo test test-gpu lint fmt bench bench-gpu report clean
 PYTHON ?= python3
 export PYTHON
 RUN := .venv/bin/python
@@ -35,7 +35,16 @@ bench: setup ## every CPU benchmark, results in benchmarks/results/cpu
 	$(RUN) -m benchmarks.sid_fit
 	$(RUN) -m benchmarks.demo
 	$(RUN) -m benchmarks.catalog_facts
+	$(RUN) -m benchmarks.build
+	$(RUN) -m benchmarks.exact
+	$(RUN) -m benchmarks.matching
 	$(RUN) -m benchmarks.report
+
+bench-gpu: ## benchmarks that need a CUDA device, in the environment at hand
+	python3 -m benchmarks.exact_gpu
+	python3 -m benchmarks.kernels --write
+	python3 -m benchmarks.kernels.bench_select
+	python3 -m benchmarks.matching
 
 report: setup ## result files -> tables in docs
 	$(RUN) -m benchmarks.report

@@ -13,6 +13,7 @@ by `/usr/bin/time -v`, whose output is kept beside the results.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -21,13 +22,17 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from benchmarks import record
+from benchmarks.catalog import Spec, catalog_table
 from benchmarks.static_trie import build_static_trie
 from grace import _native
 from grace.index.trie import build_trie
 
 VOCAB_SIZE, NUM_LEVELS = 512, 4
+DELTA = {"new": 20_000, "changed": 60_000, "removed": 20_000}
 
 
 def main() -> None:
@@ -86,18 +91,40 @@ def trie_rows(num_sids: int, repeats: int, workers: int) -> list[dict]:
 
 def catalog_rows(folder: Path, workers: int) -> list[dict]:
     """Build an index from a generated catalogue, then apply a delta, each in its own process."""
+    size = (folder / "catalog.parquet").stat().st_size
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        out = Path(scratch) / "index"
+        out, changes = Path(scratch) / "index", Path(scratch) / "changes"
+        grace = [sys.executable, "-m", "grace", "index"]
         build = [
-            sys.executable, "-m", "grace", "index", "build", "--catalog",
-            str(folder / "catalog.parquet"), "--schema", str(folder / "schema.yaml"),
-            "--out", str(out), "--workers", str(workers),
+            *grace, "build", "--catalog", str(folder / "catalog.parquet"),
+            "--schema", str(folder / "schema.yaml"), "--out", str(out), "--workers", str(workers),
         ]  # fmt: skip
-        size = sum(path.stat().st_size for path in folder.glob("catalog.parquet"))
         rows = timed_rows("index build", build, workers, {"parquet_bytes": size})
-        merge = [sys.executable, "-m", "benchmarks.merge_delta", str(folder), str(out),
-                 "--workers", str(workers)]  # fmt: skip
-        return rows + timed_rows("delta of 100,000 ads", merge, workers, {})
+        changes.mkdir()
+        write_delta(folder, changes / "000001.parquet")
+        watch = [
+            *grace, "watch", "--index", str(out), "--changes", str(changes), "--once",
+            "--workers", str(workers),
+        ]  # fmt: skip
+        return rows + timed_rows("delta of 100,000 ads", watch, workers, DELTA)
+
+
+def write_delta(folder: Path, path: Path) -> None:
+    """Write new, changed and removed ads for a generated catalogue.
+
+    Ads past the catalogue's end are new, or lend their SIDs and rules to ads that change.
+    """
+    facts = json.loads((folder / "manifest.json").read_text())
+    num_ads = facts["counts"]["ads"]
+    spec = Spec(ads=num_ads + DELTA["new"] + DELTA["changed"], places=facts["places"],
+                seed=facts["seed"])  # fmt: skip
+    table = catalog_table(spec, num_ads)
+    touched = np.linspace(1, num_ads, DELTA["changed"] + DELTA["removed"]).astype(np.int64)
+    changed, removed = touched[: DELTA["changed"]], touched[DELTA["changed"] :]
+    ids = np.concatenate([table["ad_id"].to_numpy()[: DELTA["new"]], changed])
+    table = table.set_column(table.schema.get_field_index("ad_id"), "ad_id", pa.array(ids))
+    gone = pa.table({"ad_id": removed, "removed": np.ones(len(removed), bool)})
+    pq.write_table(pa.concat_tables([table, gone], promote_options="default"), path)
 
 
 def timed_rows(case: str, command: list[str], workers: int, counts: dict) -> list[dict]:

@@ -76,12 +76,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     timing.finish("self_attention", rows, options)
 
 
+COMPARISONS = ("sdpa flash", "block-diagonal")  # not ours: a wrong one is left out, with a word
+
+
 def measure_step(t: int, options: argparse.Namespace) -> Iterator[dict]:
     """Rows of one position."""
     case, device = f"t={t}", options.device
     sets = [random_inputs(t, options, seed) for seed in range(SETS)]
     for variant, (run, num_bytes) in variants(t, sets[0], options).items():
-        check(run, sets[0], t, variant)
+        try:
+            check(run, sets[0], t, variant)
+        except AssertionError as error:
+            if variant not in COMPARISONS:
+                raise
+            print(f"{variant} is not timed: {error}")
+            continue
         calls = [functools.partial(run, s) for s in sets]
         slow = variant == "sdpa flash"
         stats = timing.measure(calls, options.replays // (5 if slow else 1), device)

@@ -174,7 +174,7 @@ def check_masks(device, seed=0):
             np.zeros(number, np.int64),
             ((),) * 3 + ((carried.numpy(), words[carried.long()].numpy()),),
         )  # fmt: skip
-        forms = rules.forms(0) | {n: (torch.int32, (1,)) for n in ("everyone", "num_requests")}
+        forms = rules.forms(0) | dict.fromkeys(("everyone", "num_requests"), (torch.int32, (1,)))
         host = {name: torch.zeros(shape, dtype=dtype) for name, (dtype, shape) in forms.items()}
         host["everyone"][0], host["num_requests"][0] = batch.everyone, number
         rules.fill(host, batch)

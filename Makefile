@@ -37,14 +37,21 @@ bench: setup ## every CPU benchmark, results in benchmarks/results/cpu
 	$(RUN) -m benchmarks.catalog_facts
 	$(RUN) -m benchmarks.build
 	$(RUN) -m benchmarks.exact
-	$(RUN) -m benchmarks.matching
+	$(RUN) -m benchmarks.catalog --ads 1000000 --places uniform
+	$(RUN) -m benchmarks.catalog --ads 1000000
+	$(RUN) -m benchmarks.catalog --ads 1000000 --selectivity
+	$(RUN) -m benchmarks.matching --catalog runs/catalog-1000000-uniform \
+		--catalog runs/catalog-1000000-geo --catalog runs/catalog-1000000-geo-sweep --demo runs/demo
 	$(RUN) -m benchmarks.report
 
 bench-gpu: ## benchmarks that need a CUDA device, in the environment at hand
 	python3 -m benchmarks.exact_gpu
 	python3 -m benchmarks.kernels --write
 	python3 -m benchmarks.kernels.bench_select
-	python3 -m benchmarks.matching
+	python3 -m benchmarks.catalog --ads 40000000 --places uniform
+	python3 -m benchmarks.catalog --ads 40000000
+	python3 -m benchmarks.matching --catalog runs/catalog-40000000-uniform \
+		--catalog runs/catalog-40000000-geo
 
 report: setup ## result files -> tables in docs
 	$(RUN) -m benchmarks.report

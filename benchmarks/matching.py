@@ -7,7 +7,7 @@ All modes see one catalogue, the same requests, the same logits (`benchmarks.pap
 same plan. The run checks itself first; then it prints and records the tables. Several catalogues
 make several cases; one made with `--selectivity` makes a case of each share of eligible ads. With
 `--demo` it also measures the recall of held-out items, for which a trained model is needed.
-docs/matching.md says what the numbers mean.
+docs/benchmarks.md says what the numbers mean.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def main() -> None:
     if options.add:
         kept = record.kept_rows("matching", {row["case"] for row in rows})
         rows = kept + rows
-    print(record.write("matching", rows))
+    print(record.write("matching", rows, added=options.add))
 
 
 def measure_catalog(

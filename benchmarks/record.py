@@ -124,7 +124,11 @@ def quantiles(samples: Sequence[float]) -> dict[str, float]:
 
 
 def write(
-    benchmark: str, rows: Sequence[dict], machine: str | None = None, results: Path = RESULTS
+    benchmark: str,
+    rows: Sequence[dict],
+    machine: str | None = None,
+    results: Path = RESULTS,
+    added: bool = False,
 ) -> Path:
     """Replace the result file of one benchmark on one machine, whole or not at all.
 
@@ -134,6 +138,7 @@ def write(
         machine: folder of the file; by default the GPU's name where there is one, else `cpu`. A
             script that uses no GPU passes `cpu`.
         results: the folder of all machines.
+        added: whether some rows are of `kept_rows`; their command is then named too.
 
     Raises:
         ValueError: if there is no row or two rows measure the same thing.
@@ -144,16 +149,19 @@ def write(
     twice = sorted({key for key in keys if keys.count(key) > 1})
     if twice:
         raise ValueError(f"{benchmark}: measured more than once: {twice}")
+    path = results / (machine or machine_name()) / f"{benchmark}.json"
+    command = command_line()
+    if added and path.exists():
+        command = f"{json.loads(path.read_text())['command']} && {command}"
     content = {
         "benchmark": benchmark,
-        "command": command_line(),
+        "command": command,
         "commit": git_commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine_facts(),
         "versions": versions(),
         "rows": list(rows),
     }
-    path = results / (machine or machine_name()) / f"{benchmark}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
         file.write((json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
@@ -268,5 +276,7 @@ def git_commit() -> str:
 def command_line() -> str:
     """How this process was started, as one would type it in the repository's root."""
     spec = sys.modules["__main__"].__spec__
-    program = f"-m {spec.name}" if spec is not None else os.path.relpath(sys.argv[0], ROOT)
+    program = os.path.relpath(sys.argv[0], ROOT)
+    if spec is not None:
+        program = f"-m {spec.name.removesuffix('.__main__')}"
     return " ".join(["python", program, *(shlex.quote(argument) for argument in sys.argv[1:])])

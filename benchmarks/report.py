@@ -36,19 +36,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if out of date")
     options = parser.parse_args()
-    stale = []
-    for path in (record.ROOT / "README.md", *sorted((record.ROOT / "docs").glob("*.md"))):
-        if not path.exists():
-            continue
-        text = path.read_text()
-        filled = fill(text)
-        if filled == text:
-            continue
-        stale.append(str(path.relative_to(record.ROOT)))
-        if not options.check:
-            with atomic_write(path) as file:
-                file.write(filled.encode())
-    print("\n".join(stale) or "all tables are up to date")
+    paths = [record.ROOT / "README.md", *sorted((record.ROOT / "docs").glob("*.md"))]
+    texts = {path: path.read_text() for path in paths if path.exists()}
+    try:
+        filled = {path: fill(text) for path, text in texts.items()}
+    except ValueError as error:  # before anything is written
+        sys.exit(f"error: {error}")
+    stale = [path for path in texts if filled[path] != texts[path]]
+    for path in stale if not options.check else ():
+        with atomic_write(path) as file:
+            file.write(filled[path].encode())
+    print("\n".join(str(path.relative_to(record.ROOT)) for path in stale) or "all up to date")
     sys.exit(1 if stale and options.check else 0)
 
 

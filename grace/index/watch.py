@@ -31,7 +31,8 @@ class Step:
         version: its id.
         watermark: of the last delta in it.
         deltas: how many were merged in this step.
-        changed, removed: rows in them.
+        changed: ads that they wrote, new or in place of others.
+        removed: ads that left.
         ads, sids: in the version.
     """
 
@@ -116,8 +117,9 @@ class Watcher:
             try:
                 for delta in islice(self._source.poll(self.watermark), MAX_DELTAS):
                     self._check_rollback(delta)
+                    counts = len(delta.changes.ads.ad_ids), _leaving(data, delta)
                     data, watermark = _merged(data, delta, self._workers), delta.watermark
-                    applied.append((len(delta.changes.ads.ad_ids), len(delta.changes.removed)))
+                    applied.append(counts)
                     advance(1)
             except DataError as error:
                 fault = error
@@ -150,6 +152,12 @@ class Watcher:
             ads=len(self._data.ad_signatures),
             sids=self._data.trie.level_sizes[-1],
         )
+
+
+def _leaving(base: IndexData | None, delta: Delta) -> int:
+    if base is None:
+        return 0
+    return int((base.ad_ids.find(delta.changes.removed.to_pylist()) >= 0).sum())
 
 
 def _merged(base: IndexData | None, delta: Delta, workers: int) -> IndexData:

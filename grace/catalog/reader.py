@@ -23,6 +23,7 @@ from grace.catalog.tables import Catalog, Changes
 from grace.errors import CatalogError
 from grace.progress import progress
 
+MAX_WORKERS = 1024  # each holds tables of its own
 COLUMNS = ("ad_id", "sid", "rules", "start", "end", "paused")
 
 
@@ -95,6 +96,7 @@ class _Group:
 def _read(source: object, schema: Schema, workers: int, *, removals: bool) -> Changes:
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
+    workers = min(workers, MAX_WORKERS)
     columns = (*COLUMNS, "removed") if removals else COLUMNS
     shape = Shape()
     groups = []

@@ -58,13 +58,22 @@ def batch_rows(batch: pa.RecordBatch, first: int) -> Iterator[Row]:
     if not names:  # none of the wanted columns is there: still as many rows, all of them empty
         yield from ((number, {}) for number in range(first, first + batch.num_rows))
         return
-    try:
-        values = [whole_microseconds(column).to_pylist() for column in batch.columns]
-    except (pa.ArrowException, ValueError, OverflowError) as error:
-        last = first + batch.num_rows - 1
-        raise CatalogError(f"rows {first}-{last} cannot be read: {error}") from None
+    values = [
+        _values(name, column, first) for name, column in zip(names, batch.columns, strict=True)
+    ]
     for number, row in enumerate(zip(*values, strict=True), start=first):
         yield number, dict(zip(names, row, strict=True))
+
+
+def _values(name: str, column: pa.Array, first: int) -> list:
+    try:
+        return whole_microseconds(column).to_pylist()
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        if len(column) == 1:
+            raise CatalogError(f"cannot be read: {error}", first, name) from None
+        for row in range(len(column)):
+            _values(name, column[row : row + 1], first + row)  # one of them raises
+        raise
 
 
 def unique_keys(pairs: list[tuple[str, object]]) -> dict:

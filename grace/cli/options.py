@@ -10,7 +10,9 @@ import typer
 from grace.decode import DEFAULT_NUM_SIDS, BeamPlan, full_plan
 from grace.errors import ConfigError
 
-Workers = Annotated[int | None, typer.Option(min=1, help="Threads; as many as cores by default.")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="Threads; as many as cores by default.")
+]
 
 
 def num_cores() -> int:

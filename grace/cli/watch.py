@@ -26,7 +26,9 @@ def watch(
     schema: Annotated[
         Path | None, typer.Option(help="Targeting schema, YAML; by default the index's own.")
     ] = None,
-    interval: Annotated[float, typer.Option(min=0, help="Seconds between looks.")] = 5.0,
+    interval: Annotated[
+        float, typer.Option(min=0, max=86_400, help="Seconds between looks.")
+    ] = 5.0,
     keep: Annotated[int, typer.Option(min=1, help="Versions to keep on disk.")] = DEFAULT_KEEP,
     once: Annotated[bool, typer.Option(help="End when every delta is applied.")] = False,
     resume: Annotated[bool, typer.Option(help="Go on after a rollback.")] = False,

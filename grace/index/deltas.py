@@ -10,6 +10,7 @@ from typing import Protocol
 
 from grace.catalog import Changes, Schema, read_changes
 from grace.catalog.rows import SUFFIXES
+from grace.catalog.values import describe
 from grace.errors import CatalogError, DataError
 
 
@@ -91,6 +92,11 @@ class DeltaDirectory:
                 raise DataError(
                     f"{entry.path}: expected a file ending in {' or '.join(SUFFIXES)}; remove it, "
                     "or let its name start with . or _"
+                )
+            if not entry.name.isprintable():
+                raise DataError(
+                    f"{self._directory}: expected names of printable text, got "
+                    f"{describe(entry.name)}; rename it"
                 )
             names.add(entry.name)
         if self._listed is None:

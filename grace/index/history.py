@@ -19,7 +19,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from grace.errors import IndexFormatError
+from grace.catalog.values import describe
+from grace.errors import ConfigError, IndexFormatError
 from grace.files import atomic_write, sync_directory
 from grace.index import state_log
 
@@ -83,6 +84,18 @@ def find_current(directory: Path) -> str | None:
         return None
 
 
+def check_watermark(watermark: str | None) -> None:
+    """Refuse a watermark that is no name of a file.
+
+    Raises:
+        ConfigError: if it is empty, has line ends or cannot be held by UTF-8.
+    """
+    if watermark is None:
+        return
+    if not watermark or not watermark.isprintable():
+        raise ConfigError(f"watermark: expected the name of a delta, got {describe(watermark)}")
+
+
 def read_history(directory: Path) -> list[Publication]:
     """Return all publications, oldest first, without a last one that never became current.
 
@@ -105,12 +118,13 @@ def read_history(directory: Path) -> list[Publication]:
                 isinstance(text, str | None) for text in options
             ):
                 raise ValueError
-            if not isinstance(entry.counts, dict) or not {"ads", "sids"} <= entry.counts.keys():
+            if not all(type(entry.counts[name]) is int for name in ("ads", "sids")):
                 raise ValueError
-        except (ValueError, TypeError, RecursionError):
+            check_watermark(entry.watermark)
+        except (ValueError, TypeError, KeyError, ConfigError, RecursionError):
             raise IndexFormatError(
-                f"{path}: line {number} is damaged; repair or remove it: it says which delta a "
-                "version holds"
+                f"{path}: line {number} is damaged; repair or remove this line: it says which "
+                "delta a version holds"
             ) from None
         found.append(entry)
     before = [entry.version for entry in found[-2:-1]] or [current]

@@ -22,7 +22,7 @@ from grace.index.build import IndexData, build_data
 from grace.index.exact import ExactMatcher
 from grace.index.exact_cost import visited_children
 from grace.index.filter import AdFilter, Expansion
-from grace.index.history import DEFAULT_KEEP
+from grace.index.history import DEFAULT_KEEP, check_watermark
 from grace.index.rules import CompiledTargeting
 from grace.index.state import AdStates
 from grace.index.trie import Trie
@@ -68,6 +68,7 @@ def build_index(
     elif not isinstance(schema, Schema):
         schema = Schema.load(schema)
     shape = BloomShape(bloom_bits, bloom_hashes)
+    check_watermark(watermark)
     data = build_data(read_catalog(catalog, schema, workers), shape, workers)
     if out is None:
         return Index(data)

@@ -112,9 +112,11 @@ def _parse(path: Path, content: bytes, first: int) -> tuple[States, int, int]:
             (flag,) = entry.keys() - {"ad_ids"}
             if flag not in FLAGS or type(entry[flag]) is not bool:
                 raise ValueError
-            if type(entry["ad_ids"]) is not list:
+            ids = entry["ad_ids"]
+            if type(ids) is not list or not all(type(ad_id) in (str, int) for ad_id in ids):
                 raise ValueError
-            states.setdefault(flag, {}).update(dict.fromkeys(entry["ad_ids"], entry[flag]))
+            "".join(ad_id for ad_id in ids if type(ad_id) is str).encode()  # UTF-8 must hold them
+            states.setdefault(flag, {}).update(dict.fromkeys(ids, entry[flag]))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise IndexFormatError(
                 f"{path}: line {number} is damaged; repair or remove it: what it paused is unknown"

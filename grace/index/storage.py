@@ -56,6 +56,7 @@ def save(
     watermark: str | None = None,
     keep: int = DEFAULT_KEEP,
     merged_into: str | None = None,
+    first: bool = False,
 ) -> str:
     """Write a version and make it current; a failure at any point leaves the old one current.
 
@@ -66,13 +67,14 @@ def save(
         keep: versions to leave on disk, this one among them; at least 1.
         merged_into: of a version made from changes, the version that they were merged into; it must
             still be the current one.
+        first: whether there must be no version yet.
 
     Returns:
         The version's id.
 
     Raises:
         IndexFormatError: if the directory holds something else, another process is writing, or
-            another version than `merged_into` is current.
+            another version is current than `merged_into` and `first` say.
         ValueError: if `keep` is below 1.
     """
     if keep < 1:
@@ -96,6 +98,10 @@ def save(
             raise IndexFormatError(
                 f"{directory}: {current} became current while changes were merged into "
                 f"{merged_into}; start again"
+            )
+        if first and current is not None:
+            raise IndexFormatError(
+                f"{directory}: {current} became current while a first version was made; start again"
             )
         unfinished = versions / UNFINISHED
         shutil.rmtree(unfinished, ignore_errors=True)  # what a killed writer left
@@ -304,7 +310,7 @@ def _sync_file(path: Path) -> None:
 @contextlib.contextmanager
 def writer_lock(directory: Path) -> Iterator[None]:
     """Keep other writers of the directory out; raise IndexFormatError if one is at work."""
-    with open(directory / ".lock", "wb") as file:
+    with open(directory / ".lock", "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

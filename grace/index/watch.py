@@ -138,7 +138,7 @@ class Watcher:
 
     def _publish(self, data: IndexData, watermark: str, applied: list[tuple[int, int]]) -> Step:
         self.version = storage.save(
-            data, self._directory, watermark, self._keep, merged_into=self.version
+            data, self._directory, watermark, self._keep, self.version, first=self.version is None
         )
         self.watermark = watermark
         # Mapped from the file again: what readers will see, and no second copy in memory.

@@ -145,10 +145,10 @@ def test_text_that_is_not_utf8_is_refused(tmp_path):
         ]
         for table in tables:
             assert table.schema.names
-            with pytest.raises(CatalogError, match="rows 1-3 cannot be read"):
+            with pytest.raises(CatalogError, match="row 2, .*: cannot be read"):
                 read_catalog(table, SCHEMA)
             pq.write_table(table, tmp_path / "catalog.parquet")
-            with pytest.raises(CatalogError, match="rows 1-3 cannot be read"):
+            with pytest.raises(CatalogError, match="row 2, .*: cannot be read"):
                 read_catalog(tmp_path / "catalog.parquet", SCHEMA)
         assert kind is not None
 
@@ -232,3 +232,10 @@ def test_changes_without_ads_or_rows(workers):
 def test_workers_must_be_a_number_of_threads():
     with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
         read_catalog(WHOLE, BARE, workers=0)
+
+
+def test_a_time_out_of_range_names_its_row_and_field():
+    starts = pa.array([0, None, 2**63 - 1], pa.timestamp("us"))
+    table = pa.table({"ad_id": [1, 2, 3], "sid": [[0]] * 3, "start": starts})
+    with pytest.raises(CatalogError, match="row 3, start: cannot be read"):
+        read_catalog(table, BARE)

@@ -40,7 +40,7 @@ def test_a_schema_is_read_from_yaml(tmp_path):
             {"attributes": [{"name": "a", "kind": "set", "values": [1.5]}]},
             "expected a string or an",
         ),
-        ({"attributes": [{"name": str(i), "kind": "set"} for i in range(63)]}, "at most 62"),
+        ({"attributes": [{"name": str(i), "kind": "set"} for i in range(63)]}, "at most 61"),
     ],
 )
 def test_a_wrong_schema_is_named(content, message):

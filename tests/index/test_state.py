@@ -221,3 +221,12 @@ def test_threads_leave_the_state_that_the_log_tells(folder):
         for thread in threads:
             thread.join()
         assert states(folder) == index.ad_state.tolist()
+
+
+@pytest.mark.parametrize("ids", ["[1.0]", "[true]", '["\\ud800"]', "[null]"])
+def test_a_line_with_what_is_no_id_is_damaged(tmp_path, ids):
+    """1.0 and true equal 1 as keys, and would hide what a later line says of ad 1."""
+    grace.build_index([{"ad_id": 1, "sid": [0]}], NOBODY, tmp_path)
+    (tmp_path / "pauses.log").write_text(f'{{"paused": false, "ad_ids": {ids}}}\n')
+    with pytest.raises(IndexFormatError, match="line 1 is damaged"):
+        grace.Index.open(tmp_path)

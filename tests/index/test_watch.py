@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from test_faults_rows import SCHEMA, good_rows
 
 import grace
 from grace.catalog import Schema, write_rows
-from grace.errors import DataError, IndexFormatError
+from grace.errors import ConfigError, DataError, IndexFormatError
 from grace.index import history
 from grace.index.deltas import DeltaDirectory
 from grace.index.versions import list_versions, rollback
@@ -229,3 +230,29 @@ def test_a_version_published_during_a_merge_is_not_lost(folder: Path):
     with pytest.raises(IndexFormatError, match="became current while changes were merged"):
         storage.save(data, folder / "index", merged_into="0" * 16)
     assert ids(folder) == list(range(7))
+
+
+def test_a_first_version_replaces_nobody_elses(tmp_path):
+    """A watcher that began with nothing must not write over a version built meanwhile."""
+    (tmp_path / "changes").mkdir()
+    opened = watcher(tmp_path)
+    assert opened.step() is None
+    build_rows(good_rows(9), SCHEMA, tmp_path / "index")
+    put(tmp_path, "001.parquet", add(77))
+    with pytest.raises(IndexFormatError, match="became current"):
+        opened.step()
+    assert ids(tmp_path) == list(range(9))
+
+
+def test_a_name_that_no_text_can_hold_is_refused(folder):
+    name = os.fsdecode(b"1\xff.jsonl")
+    (folder / "changes" / name).write_text(json.dumps(add(5)) + "\n")
+    with pytest.raises(DataError, match="expected names of printable text"):
+        watcher(folder).step()
+
+
+@pytest.mark.parametrize("watermark", ["", "a\nb", os.fsdecode(b"\xff")])
+def test_a_watermark_is_a_name(tmp_path, watermark):
+    with pytest.raises(ConfigError, match="watermark: expected the name of a delta"):
+        build_rows(good_rows(2), SCHEMA, tmp_path / "index", watermark=watermark)
+    assert not (tmp_path / "index").exists()

@@ -145,10 +145,10 @@ def test_text_that_is_not_utf8_is_refused(tmp_path):
         ]
         for table in tables:
             assert table.schema.names
-            with pytest.raises(CatalogError, match="row 2, .*: cannot be read"):
+            with pytest.raises(CatalogError, match=r"row 2, .*: cannot be read"):
                 read_catalog(table, SCHEMA)
             pq.write_table(table, tmp_path / "catalog.parquet")
-            with pytest.raises(CatalogError, match="row 2, .*: cannot be read"):
+            with pytest.raises(CatalogError, match=r"row 2, .*: cannot be read"):
                 read_catalog(tmp_path / "catalog.parquet", SCHEMA)
         assert kind is not None
 

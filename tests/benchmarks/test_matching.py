@@ -198,7 +198,9 @@ def test_logits_depend_on_request_and_prefix_alone(workload):
 
 def run_main(monkeypatch, *arguments: str) -> list[dict]:
     written = []
-    monkeypatch.setattr(record, "write", lambda name, rows: written.append((name, rows)))
+    monkeypatch.setattr(
+        record, "write", lambda name, rows, added=False: written.append((name, rows))
+    )
     monkeypatch.setattr(sys, "argv", ["matching", *arguments])
     matching.main()
     ((name, rows),) = written

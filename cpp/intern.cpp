@@ -220,19 +220,6 @@ private:
     std::vector<int32_t> spelling_of_;  // per rule, its canonical spelling
 };
 
-// Hashes of texts, to find the few that may be equal.
-Out1<uint64_t> hash_texts(In1<int64_t> offsets, In1<uint8_t> text) {
-    check_offsets(offsets, text.shape(0));
-    std::vector<uint64_t> hashes(offsets.shape(0) - 1);
-    {
-        nb::gil_scoped_release release;
-        const int64_t* bounds = offsets.data();
-        for (size_t i = 0; i < hashes.size(); ++i)
-            hashes[i] = hash_bytes(text.data() + bounds[i], static_cast<size_t>(bounds[i + 1] - bounds[i]));
-    }
-    return to_numpy(std::move(hashes));
-}
-
 }  // namespace
 
 void bind_intern(nb::module_& module) {
@@ -252,5 +239,4 @@ void bind_intern(nb::module_& module) {
              nb::arg("include_offsets"), nb::arg("include_values"), nb::arg("exclude_offsets"),
              nb::arg("exclude_values"))
         .def("lists", &ValueRuleSet::lists);
-    module.def("hash_texts", &hash_texts, nb::arg("offsets"), nb::arg("text"));
 }

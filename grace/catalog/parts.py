@@ -104,8 +104,11 @@ def refuse_duplicates(ids: pa.Array, numbers: Sequence[Sequence[int]]) -> None:
     Raises:
         CatalogError: naming the least such id and its first two rows.
     """
-    integers = pa.types.is_integer(ids.type)
-    keys = ids.to_numpy() if integers else hash_texts(*text_buffers(ids))
+    if pa.types.is_integer(ids.type):
+        keys = ids.to_numpy()
+    else:
+        offsets, text = text_buffers(ids)
+        keys = hash_texts(text, offsets, 1)
     ascending = np.sort(keys)
     again = np.unique(ascending[1:][ascending[1:] == ascending[:-1]])
     if not len(again):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from grace import _native
+from grace.catalog import dictionary
 from grace.index.offsets import fitted
 
 
@@ -144,9 +145,7 @@ class IntegerTable:
 
 def text_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Return uint8 UTF-8 bytes and int64 [N + 1] offsets of a large_string array without nulls."""
-    _, offsets, data = texts.buffers()
-    bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    text = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    bounds, text = dictionary.text_buffers(texts)
     # Copies: torch wants memory that may be written, and a slice begins at its own first byte.
     return text[bounds[0] : bounds[-1]].copy(), bounds - bounds[0]
 

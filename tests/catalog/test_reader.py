@@ -121,7 +121,7 @@ def test_an_id_that_comes_twice_names_both_rows(tmp_path, kind, workers):
 
 def test_ids_that_only_share_a_hash_are_two(monkeypatch):
     monkeypatch.setattr(
-        "grace.catalog.parts.hash_texts", lambda offsets, text: np.diff(offsets).astype(np.uint64)
+        "grace.catalog.parts.hash_texts", lambda text, offsets, workers: np.diff(offsets)
     )
     rows = [{"ad_id": text, "sid": [1]} for text in ("b", "a", "cc", "d", "ee")]
     assert read_catalog(rows, BARE).ad_ids.to_pylist() == ["b", "a", "cc", "d", "ee"]

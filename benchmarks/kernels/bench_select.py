@@ -21,9 +21,7 @@ TRITON_INTERPRET=1 is set and the catalogue small.
 from __future__ import annotations
 
 import argparse
-import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -36,24 +34,10 @@ from grace.kernels.constrained_select import Selection, Workspace, constrained_s
 from grace.kernels.logsumexp import logsumexp
 
 
-@dataclass(frozen=True)
-class DeviceTrie:
-    """The trie's arrays on the GPU and its sizes on the host.
-
-    Attributes:
-        child_offsets, child_tokens: as in `Trie`.
-        most_children: per level 0..L-1 the largest number of children of a node.
-    """
-
-    child_offsets: Tensor
-    child_tokens: Tensor
-    most_children: tuple[int, ...]
-
-
 class Grace:
     """Grace's own kernels; `words` is a matcher's verdict or None."""
 
-    def __init__(self, trie: DeviceTrie, widths: tuple[int, ...], batch: int, words: Tensor | None):
+    def __init__(self, trie: Trie, widths: tuple[int, ...], batch: int, words: Tensor | None):
         self._trie = trie
         self._words = words
         steps = zip(widths[:-1], widths[1:], trie.most_children, strict=True)
@@ -97,7 +81,7 @@ def main() -> None:
     sids = random_sids(options.sids, options.vocab, options.levels, options.seed)
     trie, _ = build_trie(sids)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    on_device = upload(trie, device)
+    on_device = trie.to(device)
     words = random_words(trie.num_nodes, options.seed, device)
     static = Static.build(sids, options.vocab, on_device.most_children, device)
     dense = DenseMask(on_device.child_offsets, on_device.child_tokens, on_device.most_children)
@@ -156,14 +140,6 @@ def random_words(num_nodes: int, seed: int, device: str) -> Tensor:
 def plan(trie: Trie, beams: int) -> tuple[int, ...]:
     """Beams entering each step, and the SIDs kept: no more than there are prefixes."""
     return tuple(min(beams, size) for size in trie.level_sizes)
-
-
-def upload(trie: Trie, device: str) -> DeviceTrie:
-    """Copy to the device, and find each level's largest node."""
-    first = trie.level_offsets[:-1].tolist()
-    fan_out = trie.child_offsets.diff()
-    most = tuple(int(fan_out[a:b].max()) for a, b in itertools.pairwise(first))
-    return DeviceTrie(trie.child_offsets.to(device), trie.child_tokens.to(device), most)
 
 
 def check(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -51,6 +52,14 @@ class Trie:
         return tuple(np.diff(self.level_offsets.numpy()).tolist())
 
     @cached_property
+    def most_children(self) -> tuple[int, ...]:
+        """Per level 0..L-1 the largest number of children of a node."""
+        bounds = self.level_offsets.tolist()[:-1]
+        offsets = self.child_offsets.cpu().numpy()
+        levels = (np.diff(offsets[first : last + 1]) for first, last in pairwise(bounds))
+        return tuple(int(counts.max()) for counts in levels)
+
+    @cached_property
     def vocab_size(self) -> int:
         """The largest token + 1: the least V that a generator must have."""
         return int(self.child_tokens.max()) + 1
@@ -59,6 +68,18 @@ class Trie:
     def sids(self) -> np.ndarray:
         """int32 [N, L], all SIDs, ascending."""
         return self.expand()
+
+    def to(self, device: str | torch.device) -> Trie:
+        """Return the trie with its children on a device; `level_offsets` stays on the CPU.
+
+        `sids`, `expand` and `find` are for a trie on the CPU.
+        """
+        moved = Trie(
+            self.level_offsets, self.child_offsets.to(device), self.child_tokens.to(device)
+        )
+        # From the CPU's copy: the sizes of steps must not have to wait for a device.
+        vars(moved)["most_children"] = self.most_children
+        return moved
 
     def expand(self, sid_ad_offsets: np.ndarray | None = None, workers: int = 1) -> np.ndarray:
         """Return int32 [N, L], all SIDs, without keeping them; [A, L], each ad's, with offsets."""

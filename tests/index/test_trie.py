@@ -1,7 +1,10 @@
 """The trie against the sorted list of SIDs."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +23,10 @@ def test_a_trie_holds_exactly_its_sids(seed, levels, vocab):
         len(np.unique(sids[:, :length], axis=0)) for length in range(levels + 1)
     )
     assert trie.vocab_size == sids.max() + 1
+    assert trie.most_children == tuple(
+        max(Counter(map(tuple, np.unique(sids[:, : length + 1], axis=0)[:, :-1].tolist())).values())
+        for length in range(levels)
+    )
     assert (trie.find(sids) == np.arange(len(sids))).all()
     strangers = rng.integers(-1, vocab, (50, levels), endpoint=True)
     known = {tuple(sid): i for i, sid in enumerate(sids.tolist())}
@@ -32,6 +39,16 @@ def test_children_of_a_node_are_neighbours():
     assert trie.level_offsets.tolist() == [0, 1, 3, 6]
     assert trie.child_offsets.tolist() == [0, 2, 4, 5]
     assert trie.child_tokens.tolist() == [0, 2, 1, 3, 0]
+
+
+def test_a_trie_on_a_device_knows_its_sizes():
+    trie, _ = build_trie(np.array([[0, 1], [0, 3], [2, 0]], np.int32))
+    moved = trie.to("meta")  # has nothing to ask for sizes
+    assert moved.child_offsets.device == moved.child_tokens.device == torch.device("meta")
+    assert moved.most_children == trie.most_children == (2, 2)
+    assert moved.level_sizes == (1, 2, 3)
+    assert moved.first_leaf == 3
+    assert moved.to("meta").most_children == (2, 2)
 
 
 def test_a_level_with_one_prefix_does_not_cross_others():

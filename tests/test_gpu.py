@@ -119,6 +119,29 @@ def test_children_on_the_device_equal_those_on_the_cpu(jagged, narrow):
         assert torch.equal(here, match_children(**moved, backend="reference").cpu())
 
 
+@pytest.mark.parametrize("jagged", [False, True])
+def test_a_graph_holds_the_test_of_children(jagged):
+    sizes = {"batch": 16, "beams": 100, "vocab": 300, "levels": 3, "max_sids": 20_000}
+    steps = [match_cases.case(1, jagged=jagged, **sizes)]
+    for other in (2, 3):
+        order = torch.randperm(100, generator=torch.Generator().manual_seed(other))
+        steps.append(steps[0] | {"nodes": steps[0]["nodes"][:, order].contiguous()})
+    static = match_cases.on("cuda", steps[0])
+    out = torch.empty(16, 100, 10, dtype=torch.int32, device="cuda")
+    match_children(**static, max_children=300, out=out)
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        match_children(**static, max_children=300, out=out)
+    for replay in range(30):
+        step = steps[replay % 3]
+        static["nodes"].copy_(step["nodes"])
+        out.fill_(-1)
+        graph.replay()
+        want = match_children(**step, backend="native", max_children=300)
+        assert torch.equal(out.cpu(), want)
+
+
 @pytest.mark.parametrize("matching", UNIONS)
 def test_unions_on_the_device_equal_those_on_the_cpu(matching):
     index = random_index()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from match_cases import BATCHES, brute_force, case, children_of
 
 from grace.kernels.match_children import match_children
+from grace.kernels.match_children.reference import match_reference
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,6 +64,69 @@ def test_dead_beams_alone_have_no_words():
         assert match_children(**step, backend=backend).shape == (2, 3, 0)
 
 
+def padded(step, most, extra):
+    """The words of nodes that have `most` children at most, with room for `extra` more."""
+    words, room = -(-most // 32), -(-(most + extra) // 32)
+    allowed = match_children(**step, backend="reference")
+    assert allowed.shape[2] == words
+    return torch.nn.functional.pad(allowed, (0, room - words))
+
+
+def most_children(step):
+    nodes, offsets = step["nodes"].clamp_min(0), step["child_offsets"]
+    counts = torch.where(step["nodes"] < 0, 0, offsets[nodes + 1] - offsets[nodes])
+    return int(counts.max())
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+@pytest.mark.parametrize("extra", [0, 1, 31, 32, 100])
+def test_max_children_gives_the_number_of_words(backend, extra):
+    for seed in range(6):
+        step = case(seed, vocab=(1, 33, 300)[seed % 3], jagged=seed % 2 == 1)
+        most = most_children(step)
+        want = padded(step, most, extra)
+        got = match_children(**step, backend=backend, max_children=most + extra)
+        assert torch.equal(got, want)
+        out = torch.full_like(want, -1)
+        returned = match_children(**step, backend=backend, max_children=most + extra, out=out)
+        assert returned is out
+        assert torch.equal(out, want)
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_a_node_of_more_children_than_announced_is_refused(backend):
+    step = case(1)
+    most = most_children(step)
+    with pytest.raises(ValueError, match=f"max_children must be at least {most}"):
+        match_children(**step, backend=backend, max_children=most - 1)
+
+
+def test_a_compiled_graph_holds_it_whole():
+    for jagged in (False, True):
+        step = case(1, jagged=jagged)
+        compiled = torch.compile(match_children, fullgraph=True, backend="eager")
+        want = padded(step, most_children(step), 40)
+        announced = most_children(step) + 40
+        assert torch.equal(compiled(**step, max_children=announced), want)
+        out = torch.full_like(want, -1)
+        compiled(**step, max_children=announced, out=out)
+        assert torch.equal(out, want)
+        # As many words as the nodes at hand need: an operator whose output has no known size.
+        assert torch.equal(compiled(**step), match_children(**step))
+
+
+@pytest.mark.parametrize("max_children", [None, 64])
+@pytest.mark.parametrize("jagged", [False, True])
+def test_the_operator_does_what_it_declares(max_children, jagged):
+    step = case(1, jagged=jagged)
+    arguments = (
+        step["nodes"], step["child_offsets"], *vars(step["rows"]).values(),
+        *vars(step["masks"]).values(), max_children, "reference",
+    )  # fmt: skip
+    checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(torch.ops.grace.match_children.default, arguments, test_utils=checks)
+
+
 def test_triton_equals_reference_when_interpreted():
     pytest.importorskip("triton", reason="the kernel is written in Triton")
     environment = os.environ | {
@@ -81,6 +145,15 @@ def test_triton_equals_reference_when_interpreted():
         ({"child_offsets": torch.zeros(9)}, "child_offsets must be int32 or int64"),
         ({"masks": case(0, slots=2)["masks"]}, "places must be int64"),
         ({"backend": "cuda"}, "backend must be"),
+        ({"out": torch.zeros(2, 3, 2, dtype=torch.int32)}, "out needs max_children"),
+        (
+            {"out": torch.zeros(2, 3, 1, dtype=torch.int32), "max_children": 40},
+            r"out must be contiguous int32 \[2, 3, 2\] on cpu, got int32 \[2, 3, 1\]",
+        ),
+        (
+            {"out": torch.zeros(2, 3, 4, dtype=torch.int32)[..., ::2], "max_children": 40},
+            "out must be contiguous",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(change, message):
@@ -115,5 +188,10 @@ def interpreted_cases():
 
 if __name__ == "__main__":  # in a process of its own: Triton reads TRITON_INTERPRET once
     for number, step in enumerate(interpreted_cases()):
-        interpreted = match_children(**step, backend="triton")
-        assert torch.equal(interpreted, match_children(**step, backend="reference")), number
+        want = match_children(**step, backend="reference")
+        assert torch.equal(match_children(**step, backend="triton"), want), number
+        announced = most_children(step) + 33
+        want = match_reference(*step.values(), num_words=-(-announced // 32))
+        out = torch.full_like(want, -1)  # every word is written, a dead beam's too
+        match_children(**step, backend="triton", max_children=announced, out=out)
+        assert torch.equal(out, want), number

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from grace.kernels.match_children.reference import match_reference
+from grace.kernels.words import choose_backend
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,17 @@ def match_children(
     rows: UnionRows,
     masks: RequestMasks,
     backend: str = "auto",
+    max_children: int | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Test the children of each beam's node.
 
     A child passes if any of its partitions does. A partition passes if its bitmask row holds all
     wanted bits and, for each known set attribute, its bitmask row has the `other` bit or its filter
     holds all bits of at least one of the request's places (equation 8).
+
+    With `max_children` the Triton backend waits for nothing and launches one kernel of fixed size,
+    so that a CUDA graph may hold it.
 
     Args:
         nodes: int64 [B, M], trie nodes that have children; -1 marks a dead beam.
@@ -75,43 +81,124 @@ def match_children(
         rows: of all nodes.
         masks: of the B requests.
         backend: `auto` (native on the CPU, Triton on CUDA), `native`, `triton` or `reference`.
+        max_children: C, at least the number of children of any of the nodes, see
+            `Trie.most_children`. By default C is that number, for which the call waits. Triton
+            takes it on trust and leaves further children out.
+        out: where to write the result; contiguous, and with `max_children` only.
 
     Returns:
-        int32 [B, M, ceil(C / 32)], C the largest number of children among the nodes: bit j % 32 of
-        word j // 32 is set if the j-th child passes. A dead beam has none.
+        int32 [B, M, ceil(C / 32)]: bit j % 32 of word j // 32 is set if the j-th child passes. A
+        dead beam has none.
 
     Raises:
         ValueError: if shapes, dtypes, devices or the backend do not fit.
     """
     _check(nodes, child_offsets, rows, masks)
-    on_cuda = nodes.device.type == "cuda"
-    if backend == "auto":
-        backend = {"cpu": "native", "cuda": "triton"}.get(nodes.device.type, "reference")
-    if backend not in ("native", "triton", "reference"):
-        raise ValueError(f"backend must be auto, native, triton or reference, got {backend!r}")
-    start = nodes.clamp_min(0)
-    children = torch.where(nodes < 0, 0, child_offsets[start + 1] - child_offsets[start])
-    num_words = -(-int(children.max()) // 32) if children.numel() else 0
+    if out is not None:
+        _check_out(out, nodes, max_children)
+    chosen = choose_backend(backend, nodes.device)
+    arguments = (nodes, child_offsets, *vars(rows).values(), *vars(masks).values())
+    if torch.compiler.is_compiling():
+        allowed = torch.ops.grace.match_children(*arguments, max_children, chosen)
+    elif chosen == "triton":
+        return _triton(nodes, child_offsets, rows, masks, max_children, out)
+    else:
+        allowed = _match(*arguments, max_children, chosen)
+    return allowed if out is None else out.copy_(allowed)
+
+
+def _match(
+    nodes: Tensor,
+    child_offsets: Tensor,
+    partition_offsets: Tensor | None,
+    bitmask_index: Tensor,
+    bloom_index: Tensor,
+    bitmask_rows: Tensor,
+    bloom_rows: Tensor,
+    other_bits: Tensor,
+    want: Tensor,
+    places: Tensor,
+    num_places: Tensor,
+    max_children: int | None,
+    backend: str,
+) -> Tensor:
+    rows = UnionRows(
+        partition_offsets, bitmask_index, bloom_index, bitmask_rows, bloom_rows, other_bits
+    )
+    masks = RequestMasks(want, places, num_places)
+    if backend == "triton":
+        return _triton(nodes, child_offsets, rows, masks, max_children, None)
+    most = _most_children(nodes, child_offsets)
+    if max_children is not None and max_children < most:
+        raise ValueError(
+            f"max_children must be at least {most}, a node has so many: {max_children}"
+        )
+    num_words = _num_words(most if max_children is None else max_children)
     if backend == "reference":
         return match_reference(nodes, child_offsets, rows, masks, num_words)
-    if backend == "triton":
-        from grace.kernels.match_children.kernel import INTERPRETED, match_triton
-
-        if not on_cuda and not INTERPRETED:
-            raise ValueError("the triton backend needs a CUDA device or TRITON_INTERPRET=1")
-        return match_triton(nodes, child_offsets, rows, masks, num_words)
     from grace import _native
 
     fields = (
-        nodes, child_offsets, rows.partition_offsets, rows.bitmask_index, rows.bloom_index,
-        rows.bitmask_rows, rows.bloom_rows, masks.want, masks.places, masks.num_places,
-        rows.other_bits,
+        nodes, child_offsets, partition_offsets, bitmask_index, bloom_index, bitmask_rows,
+        bloom_rows, want, places, num_places, other_bits,
     )  # fmt: skip
     # A step of few tests is over before a thread has started.
     workers = torch.get_num_threads() if nodes.numel() * num_words > 1024 else 1
     arrays = [None if field is None else field.contiguous().numpy() for field in fields]
     allowed = torch.from_numpy(_native.match_children(*arrays, num_words, workers))
     return allowed.reshape(*nodes.shape, num_words)
+
+
+_operator = torch.library.custom_op("grace::match_children", _match, mutates_args=())
+
+
+@_operator.register_fake
+def _(
+    nodes: Tensor,
+    child_offsets: Tensor,
+    partition_offsets: Tensor | None,
+    bitmask_index: Tensor,
+    bloom_index: Tensor,
+    bitmask_rows: Tensor,
+    bloom_rows: Tensor,
+    other_bits: Tensor,
+    want: Tensor,
+    places: Tensor,
+    num_places: Tensor,
+    max_children: int | None,
+    backend: str,
+) -> Tensor:
+    if max_children is None:
+        num_words = torch.library.get_ctx().new_dynamic_size()
+    else:
+        num_words = _num_words(max_children)
+    return nodes.new_empty((*nodes.shape, num_words), dtype=torch.int32)
+
+
+def _triton(
+    nodes: Tensor,
+    child_offsets: Tensor,
+    rows: UnionRows,
+    masks: RequestMasks,
+    max_children: int | None,
+    out: Tensor | None,
+) -> Tensor:
+    from grace.kernels.match_children.kernel import INTERPRETED, match_triton
+
+    if nodes.device.type != "cuda" and not INTERPRETED:
+        raise ValueError("the triton backend needs a CUDA device or TRITON_INTERPRET=1")
+    most = _most_children(nodes, child_offsets) if max_children is None else max_children
+    return match_triton(nodes, child_offsets, rows, masks, _num_words(most), out)
+
+
+def _most_children(nodes: Tensor, child_offsets: Tensor) -> int:
+    start = nodes.clamp_min(0)
+    children = torch.where(nodes < 0, 0, child_offsets[start + 1] - child_offsets[start])
+    return int(children.max()) if children.numel() else 0
+
+
+def _num_words(children: int) -> int:
+    return -(-children // 32)
 
 
 def _moved(part: UnionRows | RequestMasks, device: str | torch.device) -> object:
@@ -146,6 +233,18 @@ def _check(nodes: Tensor, child_offsets: Tensor, rows: UnionRows, masks: Request
     for name, tensor in (*vars(rows).items(), *vars(masks).items()):
         if tensor is not None and tensor.device != nodes.device:
             raise ValueError(f"{name} is on {tensor.device}, nodes are on {nodes.device}")
+
+
+def _check_out(out: Tensor, nodes: Tensor, max_children: int | None) -> None:
+    if max_children is None:
+        raise ValueError("out needs max_children, which says how many words it has")
+    shape = (*nodes.shape, _num_words(max_children))
+    fits = out.dtype == torch.int32 and out.shape == shape and out.device == nodes.device
+    if not fits or not out.is_contiguous():
+        raise ValueError(
+            f"out must be contiguous int32 {list(shape)} on {nodes.device}, got "
+            f"{_dtype(out.dtype)} {list(out.shape)} on {out.device}"
+        )
 
 
 def _dtype(dtype: torch.dtype) -> str:

@@ -22,17 +22,23 @@ PLACES_TOGETHER = 8  # tested between two votes: a vote costs as much as some te
 
 
 def match_triton(
-    nodes: Tensor, child_offsets: Tensor, rows: UnionRows, masks: RequestMasks, num_words: int
+    nodes: Tensor,
+    child_offsets: Tensor,
+    rows: UnionRows,
+    masks: RequestMasks,
+    num_words: int,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Return int32 [B, M, num_words]; the contract is `match_children`'s."""
     batch, beams = nodes.shape
-    allowed = torch.zeros(batch, beams, num_words, dtype=torch.int32, device=nodes.device)
-    if allowed.numel() == 0:
-        return allowed
+    if out is None:
+        out = torch.empty(batch, beams, num_words, dtype=torch.int32, device=nodes.device)
+    if out.numel() == 0:
+        return out
     _match_children[(batch * beams, num_words)](
         nodes.contiguous(), child_offsets, rows.partition_offsets, rows.bitmask_index,
         rows.bloom_index, rows.bitmask_rows, rows.bloom_rows, rows.other_bits,
-        masks.want.contiguous(), masks.places.contiguous(), masks.num_places.contiguous(), allowed,
+        masks.want.contiguous(), masks.places.contiguous(), masks.num_places.contiguous(), out,
         beams, num_words, masks.places.shape[2],
         BITMASK_WORDS=rows.bitmask_rows.shape[1],
         SLOTS=len(rows.other_bits),
@@ -41,7 +47,7 @@ def match_triton(
         PLACES_TOGETHER=PLACES_TOGETHER,
         num_warps=1,
     )  # fmt: skip
-    return allowed
+    return out
 
 
 @triton.jit
@@ -49,7 +55,8 @@ def _any(flags):
     return tl.max(flags.to(tl.int32), 0) != 0
 
 
-@triton.jit
+# One compilation for all sizes: a batch must not meet a new one while others wait.
+@triton.jit(do_not_specialize=("beams", "num_words", "max_places"))
 def _match_children(
     nodes, child_offsets, partition_offsets, bitmask_index, bloom_index, bitmask_rows, bloom_rows,
     other_bits, want, places, num_places, allowed,
@@ -62,13 +69,16 @@ def _match_children(
 ):  # fmt: skip
     beam = tl.program_id(0).to(tl.int64)
     word = tl.program_id(1).to(tl.int64)
-    request = beam // beams
+    request = (tl.program_id(0) // beams).to(tl.int64)  # 64-bit division is slow
+    out = allowed + beam * num_words + word
     node = tl.load(nodes + beam)
     if node < 0:
+        tl.store(out, 0)
         return
     first = tl.load(child_offsets + node).to(tl.int64)
     count = tl.load(child_offsets + node + 1).to(tl.int64) - first
     if word * 32 >= count:
+        tl.store(out, 0)
         return
     lane = tl.arange(0, 32)
     testing = word * 32 + lane < count
@@ -116,4 +126,4 @@ def _match_children(
         partition += 1
         testing = testing & (fits == 0) & (partition < end)
     packed = tl.sum(passed.to(tl.int64) << lane, 0).to(tl.int32)
-    tl.store(allowed + beam * num_words + word, packed)
+    tl.store(out, packed)

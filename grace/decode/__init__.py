@@ -3,7 +3,8 @@
 from grace.decode.device import check_device
 from grace.decode.generator import CoreGenerator, Generator, ProtocolGenerator
 from grace.decode.plan import DEFAULT_NUM_SIDS, BeamPlan, full_plan
-from grace.decode.search import Beams, beam_search
+from grace.decode.beams import Beams
+from grace.decode.search import beam_search
 
 __all__ = [
     "DEFAULT_NUM_SIDS",

@@ -1,0 +1,181 @@
+"""Searches with a `StepDecoder`: all steps in one CUDA graph a batch size, or directly on a CPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from grace.decode.beams import Beams
+from grace.decode.plan import BeamPlan
+from grace.decode.steps import StepBuffers, run_steps
+from grace.errors import ConfigError
+from grace.kernels.constrained_select import Workspace
+from grace.kernels.logsumexp import logsumexp
+from grace.progress import progress
+
+if TYPE_CHECKING:
+    from grace.index.device_matchers import DeviceMatcher
+    from grace.index.trie import Trie
+    from grace.model.step_decoder import StepDecoder
+
+BUCKETS = (1, 2, 4, 8, 16, 32)
+"""Batch sizes that get a graph; a batch runs in the least that holds it, its spare rows dead."""
+
+
+class StepSearch:
+    """Beam search over a trie for up to `max_batch` requests at a time.
+
+    On a CUDA device each bucket's L steps are one graph, captured here and replayed by `run`. All
+    buckets share their memory: they run one after the other, on a stream of their own. One search
+    runs at a time; further callers wait. Two of them at once need two objects.
+
+    Args:
+        decoder: the model's steps.
+        trie: on the decoder's device.
+        matcher: says what requests may enter, from memory that stays in place; None for the whole
+            trie.
+        plan: no wider than the trie.
+        max_batch: the most requests of a search.
+        num_context: T, context tokens of a request.
+        ragged: whether requests have context tokens of their own number.
+
+    Raises:
+        ConfigError: if the device has too little memory, with what is needed and what is free.
+    """
+
+    def __init__(
+        self,
+        decoder: StepDecoder,
+        trie: Trie,
+        matcher: DeviceMatcher | None,
+        plan: BeamPlan,
+        max_batch: int,
+        num_context: int,
+        ragged: bool = False,
+    ):
+        self.decoder, self.trie, self.matcher, self.plan = decoder, trie, matcher, plan
+        self.max_batch, self._num_context, self._ragged = max_batch, num_context, ragged
+        self._device = decoder.device
+        self._lock = threading.Lock()
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        if self._device.type != "cuda":
+            return
+        self.buckets = fitting_buckets(max_batch)
+        self._stream = torch.cuda.Stream(self._device)
+        try:
+            self._allocate(self.buckets[-1])
+            self._capture_all()
+        except torch.OutOfMemoryError as error:
+            free, _ = torch.cuda.mem_get_info(self._device)
+            raise ConfigError(
+                f"decoding {self.buckets[-1]} requests with widths {plan.widths} and "
+                f"{plan.num_sids} SIDs does not fit on {self._device}: {free / 1e9:.1f} GB are "
+                f"free ({str(error).splitlines()[0]}); lower batch_size or the plan's widths"
+            ) from None
+
+    @torch.inference_mode()
+    def run(self, context: Tensor, lengths: Tensor | None = None, trace: bool = False) -> Beams:
+        """Search for B requests that the matcher has been started with.
+
+        Args:
+            context: `[B, T, model_dim]` of the encoder, on the decoder's device.
+            lengths: int32 `[B]`; only where the search is ragged.
+            trace: whether the result tells which beams entered each step.
+
+        Returns:
+            The SIDs of each request, on the CPU.
+        """
+        batch = len(context)
+        with self._lock:
+            if self._device.type != "cuda":
+                self._allocate(batch)
+                self.decoder.load(self._memory, context, lengths)
+                self._enqueue(batch)
+                return Beams.of(self._buffers[batch], batch, trace)
+            bucket = next(b for b in self.buckets if b >= batch)
+            if self.matcher is not None and self.matcher.generation != self._generation:
+                self._capture_all()
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+            with torch.cuda.stream(self._stream):
+                self.decoder.load(self._memory, context, lengths)
+                self._admit(batch, bucket)
+                if self.matcher is not None and self.matcher.ready is not None:
+                    self._stream.wait_event(self.matcher.ready)
+                self._graphs[bucket].replay()
+                return Beams.of(self._buffers[bucket], batch, trace)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of contexts, beams and selections; without what the steps hold in between."""
+        buffers = self._buffers[self.buckets[-1]]
+        tensors = [buffers.scores, buffers.logsumexp, buffers.tokens]
+        return (
+            self._memory.num_bytes
+            + self._workspace.num_bytes
+            + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        )
+
+    def _allocate(self, batch: int) -> None:
+        steps = zip(self.plan.widths, (*self.plan.widths[1:], self.plan.num_sids),
+                    self.trie.most_children, strict=True)  # fmt: skip
+        self._memory = self.decoder.memory(
+            batch, self.plan.widths, self._num_context, self._ragged
+        )
+        self._workspace = Workspace.for_steps(batch, steps, self._device)
+        self._allowed = torch.ones(batch, dtype=torch.bool, device=self._device)
+        self._buffers = {batch: StepBuffers.allocate(batch, self.plan, self._device)}
+
+    def _capture_all(self) -> None:
+        """Capture every bucket, the largest first: the others fit into what it leaves."""
+        self._generation = None if self.matcher is None else self.matcher.generation
+        self._graphs.clear()
+        pool = torch.cuda.graph_pool_handle()
+        with torch.inference_mode(), progress("capturing graphs", len(self.buckets)) as advance:
+            for bucket in reversed(self.buckets):
+                if bucket not in self._buffers:
+                    self._buffers[bucket] = StepBuffers.allocate(bucket, self.plan, self._device)
+                self._capture(bucket, pool)
+                advance(1)
+
+    def _capture(self, bucket: int, pool: tuple[int, int]) -> None:
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            self._enqueue(bucket)  # compiles and tunes, which a capture must not
+        self._stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(
+            graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"
+        ):
+            self._enqueue(bucket)
+        self._graphs[bucket] = graph
+
+    def _admit(self, batch: int, bucket: int) -> None:
+        """Say which rows of a bucket are requests; a matcher says so itself."""
+        if self.matcher is None:
+            self._allowed[:batch] = True
+            self._allowed[batch:bucket] = False
+
+    def _enqueue(self, batch: int) -> None:
+        state = self.decoder.start(self._memory.front(batch))
+
+        def score(parents: Tensor | None, tokens: Tensor | None, t: int, out: Tensor) -> Tensor:
+            columns = self.decoder.step(state, parents, tokens, t)
+            logsumexp(columns, out=out)
+            return columns
+
+        allowed = self._allowed if self.matcher is None else self.matcher.root
+        run_steps(
+            score, self.trie, self._masks, allowed[:batch], self._buffers[batch], self._workspace
+        )
+
+    def _masks(self, nodes: Tensor, most: int) -> tuple[Tensor | None, Tensor | None]:
+        return (None, None) if self.matcher is None else self.matcher.masks(nodes, most)
+
+
+def fitting_buckets(max_batch: int, buckets: Sequence[int] = BUCKETS) -> tuple[int, ...]:
+    """Return the buckets that batches of up to `max_batch` requests need."""
+    return tuple(b for b, before in zip(buckets, (0, *buckets), strict=False) if before < max_batch)

@@ -1,0 +1,147 @@
+"""The L steps of a search inside the trie, as tensor operations alone: eager or in a CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from grace.decode.plan import BeamPlan
+from grace.index.trie import Trie
+from grace.kernels.constrained_select import Selection, Workspace, constrained_select
+
+Score = Callable[[Tensor | None, Tensor | None, int, Tensor], Tensor]
+"""(parents, tokens, t, out) -> logits [B, M, V]; writes the normalisers, float64 [B, M], to `out`."""
+Masks = Callable[[Tensor, int], tuple[Tensor | None, Tensor | None]]
+"""(nodes [B, M], most children of one) -> (words, allowed) of `constrained_select`."""
+
+
+@dataclass(frozen=True)
+class StepBuffers:
+    """What B requests' steps write, in place; widths W_0..W_{L-1} enter, K = W_L SIDs are left.
+
+    Scores and normalisers of all steps lie in one piece each, step by step, so that one comparison
+    finds what is wrong with any of them.
+
+    Attributes:
+        widths: W_0..W_L.
+        scores: float32 `[B * (W_0 + ... + W_L)]`, of the beams that enter each step and of the SIDs.
+        logsumexp: float64 `[B * (W_0 + ... + W_{L-1})]`.
+        root: int64 `[B, 1]`, 0 for a request that may enter the trie, else -1.
+        chosen: what each step selects.
+        tokens: int64 `[B, K, L]`, the SIDs.
+    """
+
+    widths: tuple[int, ...]
+    scores: Tensor
+    logsumexp: Tensor
+    root: Tensor
+    chosen: list[Selection]
+    tokens: Tensor
+
+    @classmethod
+    def allocate(cls, batch: int, plan: BeamPlan, device: str | torch.device) -> StepBuffers:
+        """Make buffers for a plan that is no wider than the trie."""
+        widths = (*plan.widths, plan.num_sids)
+
+        def new(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.empty(shape, dtype=dtype, device=device)
+
+        scores = new(batch * sum(widths), dtype=torch.float32)
+        per_step = _split(scores, batch, widths)
+        chosen = [
+            Selection(*(new(batch, width) for _ in range(3)), per_step[t])
+            for t, width in enumerate(widths[1:], 1)
+        ]
+        return cls(
+            widths,
+            scores,
+            new(batch * sum(widths[:-1]), dtype=torch.float64),
+            new(batch, 1),
+            chosen,
+            new(batch, plan.num_sids, len(plan.widths)),
+        )
+
+    @property
+    def batch(self) -> int:
+        """B."""
+        return len(self.root)
+
+    def entering(self, t: int) -> tuple[Tensor, Tensor]:
+        """Nodes int64 and scores float32 of the beams that enter step t, each `[B, W_t]`."""
+        if t == 0:
+            return self.root, _split(self.scores, self.batch, self.widths)[0]
+        return self.chosen[t - 1].nodes, self.chosen[t - 1].scores
+
+    def normalisers(self, t: int) -> Tensor:
+        """float64 `[B, W_t]`."""
+        return _split(self.logsumexp, self.batch, self.widths[:-1])[t]
+
+    def broken(self) -> Tensor:
+        """Return bool, as `logsumexp` is laid out: a live beam's logits hold NaN or +inf."""
+        live = self.scores[: len(self.logsumexp)] > -torch.inf
+        return live & (self.logsumexp < torch.inf).logical_not()
+
+    def faults(self, broken: Tensor) -> list[str | None]:
+        """Say per request what made its logits unusable, from `broken` on the CPU."""
+        faults: list[str | None] = [None] * self.batch
+        for t, step in enumerate(_split(broken, self.batch, self.widths[:-1])):
+            for b in torch.nonzero(step.any(1)).squeeze(1).tolist():
+                faults[b] = faults[b] or f"the model's logits at step {t} hold NaN or +inf"
+        return faults
+
+
+def run_steps(
+    score: Score,
+    trie: Trie,
+    masks: Masks,
+    allowed: Tensor,
+    buffers: StepBuffers,
+    workspace: Workspace | None = None,
+) -> None:
+    """Run all steps; the result is in `buffers`, whatever they held before.
+
+    Nothing here waits for a device, and every size follows from the buffers, so that a CUDA graph
+    may hold all of it. A request does not see another one's beams.
+
+    Args:
+        score: scores the tokens of a step.
+        trie: on the buffers' device.
+        masks: what the matcher says of the children of some nodes.
+        allowed: bool `[B]`, whether a request may enter the trie at all.
+        buffers: for B requests.
+        workspace: memory of the selections.
+    """
+    refused = allowed.logical_not()[:, None]
+    buffers.root.zero_().masked_fill_(refused, -1)
+    buffers.entering(0)[1].zero_().masked_fill_(refused, -torch.inf)
+    parents = tokens = None
+    for t in range(trie.num_levels):
+        nodes, scores = buffers.entering(t)
+        normalisers = buffers.normalisers(t)
+        columns = score(parents, tokens, t, normalisers)
+        most = trie.most_children[t]
+        words, children = masks(nodes, most)
+        chosen = constrained_select(
+            columns, normalisers, scores, nodes, trie.child_offsets, trie.child_tokens, words,
+            buffers.widths[t + 1], allowed=children, max_children=most, workspace=workspace,
+            out=buffers.chosen[t],
+        )  # fmt: skip
+        parents, tokens = chosen.parents, chosen.tokens
+    _trace_back(buffers)
+
+
+def _trace_back(buffers: StepBuffers) -> None:
+    rows = None
+    for t in range(len(buffers.chosen) - 1, -1, -1):
+        step = buffers.chosen[t]
+        column = buffers.tokens[..., t]
+        column.copy_(step.tokens if rows is None else step.tokens.gather(1, rows))
+        rows = step.parents if rows is None else step.parents.gather(1, rows)
+
+
+def _split(flat: Tensor, batch: int, widths: Sequence[int]) -> list[Tensor]:
+    parts = flat.split([batch * width for width in widths])
+    return [part.view(batch, width) for part, width in zip(parts, widths, strict=True)]

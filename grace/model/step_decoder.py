@@ -1,0 +1,239 @@
+"""The decoder as kernels over memory that stays in place: what one CUDA graph can hold.
+
+It computes what `grace.model.decoder.Decoder.step` computes. Rows are `b * M + m`, request-major.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from grace.errors import ConfigError
+from grace.kernels.block_reorder import block_reorder, start_blocks
+from grace.kernels.cross_attention import cross_attention
+from grace.kernels.fp8_rows import Fp8Rows, add_rms_norm_fp8, rms_norm_fp8
+from grace.kernels.linear import interleave_gate_up
+from grace.kernels.rms_norm import add_rms_norm, rms_norm
+from grace.kernels.self_attention import self_attention_paged
+from grace.model.config import ModelConfig
+from grace.model.decoder import Decoder, DecoderLayer
+from grace.model.projection import Projection
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float8": torch.bfloat16}
+"""The dtype in which each precision keeps what is not quantised."""
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Memory of one search at a time, for up to B requests; a smaller batch uses the front of it.
+
+    Attributes:
+        context: per layer `[B, T, 2, H, D]`, cross-attention keys and values of each request.
+        lengths: int32 `[B]`, how many of the T context tokens a request has; None where all T.
+        pools: per layer `[B * sum(widths), 2, H, D]`, a block a beam and step.
+        first_blocks: int32 `[B, L]`, the block table of step 0.
+        widths: beams a request entering each step.
+    """
+
+    context: list[Tensor]
+    lengths: Tensor | None
+    pools: list[Tensor]
+    first_blocks: Tensor
+    widths: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Its size."""
+        tensors = [*self.context, *self.pools, self.first_blocks]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    def front(self, batch: int) -> StepMemory:
+        """Views for a smaller batch."""
+        lengths = None if self.lengths is None else self.lengths[:batch]
+        context = [layer[:batch] for layer in self.context]
+        return StepMemory(context, lengths, self.pools, self.first_blocks[:batch], self.widths)
+
+
+@dataclass
+class StepState:
+    """A search under way.
+
+    Attributes:
+        memory: where keys and values are.
+        blocks: int32 `[B * M, L]`, the block table of the step's beams.
+        first_block: the first block of the step.
+        tokens: per step before, the tokens of its beams' ancestors that the prefix tables ask for.
+    """
+
+    memory: StepMemory
+    blocks: Tensor
+    first_block: int = 0
+    tokens: list[Tensor] = field(default_factory=list)
+
+
+class StepLayer:
+    """The weights of one decoder layer, laid out for steps."""
+
+    def __init__(self, layer: DecoderLayer, dtype: torch.dtype, fp8: bool):
+        attention, cross = layer.self_attention, layer.cross_attention
+        qkv = torch.cat([attention.query.weight, attention.key_value.weight])
+        self.self_norm = _norm_weight(layer.self_norm, dtype)
+        self.qkv = Projection(qkv, dtype, fp8)
+        self.self_output = Projection(attention.output.weight, dtype, fp8)
+        self.cross_norm = _norm_weight(layer.cross_norm, dtype)
+        self.cross_query = Projection(cross.query.weight, dtype, fp8)
+        self.cross_output = Projection(cross.output.weight, dtype, fp8)
+        self.context = Projection(cross.key_value.weight, dtype, False)
+        self.ffn_norm = _norm_weight(layer.feed_forward_norm, dtype)
+        gate_up = interleave_gate_up(layer.feed_forward.gate_up.weight)
+        self.gate_up = Projection(gate_up, dtype, fp8)
+        self.down = Projection(layer.feed_forward.down.weight, dtype, fp8)
+
+
+class StepDecoder:
+    """Scores the tokens of one level for every beam, step by step.
+
+    Args:
+        decoder: the trained module; its weights are copied.
+        config: its sizes.
+        device: where steps run: a CUDA device through the fast kernels, a CPU through their
+            references.
+        precision: one of `PRECISIONS`. `float8` is bfloat16 with E4M3 products where they pay;
+            softmax, norms, sums and logits are float32 in all of them.
+
+    Raises:
+        ConfigError: if there is no such precision.
+    """
+
+    def __init__(
+        self, decoder: Decoder, config: ModelConfig, device: str | torch.device, precision: str
+    ):
+        if precision not in PRECISIONS:
+            raise ConfigError(
+                f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}"
+            )
+        self.config, self.precision, self.device = config, precision, torch.device(device)
+        self.dtype, fp8 = PRECISIONS[precision], precision == "float8"
+        decoder = decoder.to(self.device)
+        self.eps = decoder.output_norm.eps or torch.finfo(torch.float32).eps
+        self.layers = [StepLayer(layer, self.dtype, fp8) for layer in decoder.layers]
+        self.output_norm = _norm_weight(decoder.output_norm, self.dtype)
+        self.heads = [Projection(h.weight, self.dtype, False, h.bias) for h in decoder.heads]
+        embeddings = [decoder.start[None], *(table.weight for table in decoder.tokens)]
+        positions = decoder.positions.detach()
+        self.inputs = [
+            (table.detach() + positions[t]).to(self.dtype) for t, table in enumerate(embeddings)
+        ]
+
+    def memory(
+        self, batch: int, widths: Sequence[int], num_context: int, ragged: bool = False
+    ) -> StepMemory:
+        """Allocate the memory of searches of up to `batch` requests.
+
+        Args:
+            widths: beams a request entering each step.
+            num_context: T.
+            ragged: whether requests have context tokens of their own number.
+        """
+        config = self.config
+        heads = (2, config.num_heads, config.head_dim)
+        like = {"dtype": self.dtype, "device": self.device}
+        context = [torch.zeros(batch, num_context, *heads, **like) for _ in self.layers]
+        pools = [torch.empty(batch * sum(widths), *heads, **like) for _ in self.layers]
+        lengths = None
+        if ragged:
+            lengths = torch.full((batch,), num_context, dtype=torch.int32, device=self.device)
+        first_blocks = start_blocks(batch, config.num_levels, self.device)
+        return StepMemory(context, lengths, pools, first_blocks, tuple(widths))
+
+    def load(self, memory: StepMemory, context: Tensor, lengths: Tensor | None = None) -> None:
+        """Project the context of B requests into the front of `memory`.
+
+        Args:
+            memory: of `memory`; for at least B requests.
+            context: `[B, T, model_dim]` of the encoder; what is past a length must be finite.
+            lengths: int32 `[B]`, from 1 to T; only for ragged memory, and then all T where None.
+        """
+        batch, num_context, _ = context.shape
+        rows = context.to(self.dtype).flatten(0, 1)
+        for layer, target in zip(self.layers, memory.context, strict=True):
+            target[:batch].view(batch * num_context, -1).copy_(layer.context(rows))
+        if memory.lengths is not None:
+            memory.lengths[:batch] = num_context if lengths is None else lengths
+
+    def start(self, memory: StepMemory) -> StepState:
+        """Begin a search over loaded memory whose batch is exactly that of the search."""
+        return StepState(memory, memory.first_blocks)
+
+    def step(
+        self, state: StepState, parents: Tensor | None, tokens: Tensor | None, t: int
+    ) -> Tensor:
+        """Score the tokens of level t.
+
+        Args:
+            state: of `start`; changed, so steps come in order.
+            parents: int64 `[B, M]`, rows of the step before; None at t = 0, where M is 1.
+            tokens: int64 `[B, M]`, tokens of level t - 1; None at t = 0.
+            t: the level.
+
+        Returns:
+            Logits `[B, M, V]` in the loop's dtype.
+        """
+        batch = len(state.memory.first_blocks)
+        if parents is not None:
+            state.first_block += len(state.blocks)
+            state.blocks = block_reorder(state.blocks, parents, t, state.first_block)
+        x, delta = self._embed(batch, tokens, t), None
+        for i, layer in enumerate(self.layers):
+            x, delta = self._layer(i, layer, x, delta, state, t)
+        x, _ = self._norm(x, delta, self.output_norm, False)
+        return self.heads[t](x).unflatten(0, (batch, -1))
+
+    def _embed(self, batch: int, tokens: Tensor | None, t: int) -> Tensor:
+        if tokens is None:
+            return self.inputs[0].repeat(batch, 1)
+        return self.inputs[t].index_select(0, tokens.flatten())
+
+    def _layer(
+        self, i: int, layer: StepLayer, x: Tensor, delta: Tensor | None, state: StepState, t: int
+    ) -> tuple[Tensor, Tensor | None]:
+        rows = len(x)
+        normed, x = self._norm(x, delta, layer.self_norm, layer.qkv.takes_fp8(rows))
+        heads = self.attend_prefix(i, layer.qkv(normed), state, t)
+        x, delta = layer.self_output.add_to(x, heads.flatten(1))
+        normed, x = self._norm(x, delta, layer.cross_norm, layer.cross_query.takes_fp8(rows))
+        return self._after_query(i, layer, x, layer.cross_query(normed), state)
+
+    def _after_query(
+        self, i: int, layer: StepLayer, x: Tensor, query: Tensor, state: StepState
+    ) -> tuple[Tensor, Tensor | None]:
+        heads = self.attend_context(i, query, state)
+        x, delta = layer.cross_output.add_to(x, heads)
+        normed, x = self._norm(x, delta, layer.ffn_norm, layer.gate_up.takes_fp8(len(x)))
+        return layer.down.add_to(x, layer.gate_up.swiglu(normed))
+
+    def attend_prefix(self, i: int, qkv: Tensor, state: StepState, t: int) -> Tensor:
+        """Self-attention of layer i: `[rows, H, D]` of `[rows, 3 H D]`."""
+        return self_attention_paged(qkv, state.memory.pools[i], state.blocks, t)
+
+    def attend_context(self, i: int, query: Tensor, state: StepState) -> Tensor:
+        """Cross-attention of layer i: `[rows, H D]` of `[rows, H D]`."""
+        key, value = state.memory.context[i].transpose(1, 3).unbind(2)
+        batch, num_heads, _, head_dim = key.shape
+        query = query.view(batch, -1, num_heads, head_dim)
+        return cross_attention(query, key, value, state.memory.lengths).flatten(0, 1).flatten(1)
+
+    def _norm(
+        self, x: Tensor, delta: Tensor | None, weight: Tensor, fp8: bool
+    ) -> tuple[Tensor | Fp8Rows, Tensor]:
+        """Return the norm of the stream and the stream, what was left to add included."""
+        if delta is None:
+            return (rms_norm_fp8 if fp8 else rms_norm)(x, weight, self.eps), x
+        return (add_rms_norm_fp8 if fp8 else add_rms_norm)(delta, x, weight, self.eps)
+
+
+def _norm_weight(norm: nn.RMSNorm, dtype: torch.dtype) -> Tensor:
+    return norm.weight.detach().to(dtype)

@@ -7,6 +7,7 @@ import argparse
 from benchmarks.kernels import (
     bench_cross_attention,
     bench_elementwise,
+    bench_fp8_rows,
     bench_reorder,
     bench_self_attention,
 )
@@ -16,6 +17,7 @@ BENCHMARKS = {
     "self_attention": bench_self_attention,
     "reorder": bench_reorder,
     "elementwise": bench_elementwise,
+    "fp8_rows": bench_fp8_rows,
 }
 SMALL = ["--batch=2", "--heads=2", "--kv-heads=2", "--head-dim=32", "--beams=8", "--replays=3"]
 

@@ -7,6 +7,7 @@ import argparse
 from benchmarks.kernels import (
     bench_cross_attention,
     bench_elementwise,
+    bench_linear,
     bench_reorder,
     bench_self_attention,
 )
@@ -16,6 +17,7 @@ BENCHMARKS = {
     "self_attention": bench_self_attention,
     "reorder": bench_reorder,
     "elementwise": bench_elementwise,
+    "linear": bench_linear,
 }
 SMALL = ["--batch=2", "--heads=2", "--kv-heads=2", "--head-dim=32", "--beams=8", "--replays=3"]
 

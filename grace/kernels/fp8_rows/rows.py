@@ -1,4 +1,4 @@
-"""Rows in E4M3 with one scale each."""
+"""A matrix in FP8 with one scale a row: what the FP8 kernels hand to each other."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Fp8Rows:
-    """A matrix whose row r is about `values[r].float() * scales[r]`.
+    """A matrix whose row r is about `values[r] * scales[r]`.
 
     Attributes:
         values: float8_e4m3fn `[rows, K]`, contiguous.
-        scales: float32 `[rows]`.
+        scales: float32 `[rows]`; NaN where the row that was quantised held NaN or an infinity.
     """
 
     values: Tensor
     scales: Tensor
 
     def float(self) -> Tensor:
-        """Return the float32 `[rows, K]` that the rows stand for."""
+        """Return the matrix in float32, `[rows, K]`."""
         return self.values.float() * self.scales[:, None]

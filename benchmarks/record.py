@@ -36,6 +36,7 @@ UNITS = {
     "ratio": "how many times one measured value goes into another",
     "bytes": "memory",
     "bytes/s": "memory bandwidth",
+    "flop/s": "arithmetic",
     "count": "how many",
 }
 PACKAGES = ("torch", "numpy", "pyarrow", "safetensors", "triton", "transformers", "tokenizers")

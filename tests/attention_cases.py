@@ -163,9 +163,11 @@ def check_rms_norm(draw, backend, shape):
 
 def check_swiglu(draw, backend, shape):
     gate_up = draw.normal(*shape)
-    with poisoned(), draw.pinned():
-        got = swiglu(gate_up, backend)
-    assert_close(got, swiglu(gate_up.double(), "reference"), draw.dtype)
+    for interleaved in (False, True):
+        with poisoned(), draw.pinned():
+            got = swiglu(gate_up, backend, interleaved)
+        exact = swiglu(gate_up.double(), "reference", interleaved)
+        assert_close(got, exact, draw.dtype)
 
 
 def check_small(backend, device="cpu", dtype=torch.float32):

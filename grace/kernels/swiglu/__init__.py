@@ -9,12 +9,13 @@ from grace.kernels.backends import check_float, form, runs_plain, triton_or_refe
 from grace.kernels.swiglu.reference import swiglu_reference
 
 
-def swiglu(gate_up: Tensor, backend: str = "auto") -> Tensor:
+def swiglu(gate_up: Tensor, backend: str = "auto", interleaved: bool = False) -> Tensor:
     """Return `silu(gate) * up` in float32 (float64 for float64), rounded once. No gradients.
 
     Args:
         gate_up: `[..., 2 F]`, any floating dtype: F gates, then F values.
         backend: `auto` (Triton on CUDA, else the reference), `triton` or `reference`.
+        interleaved: whether each gate stands before its own value instead.
 
     Returns:
         `[..., F]`, contiguous.
@@ -27,19 +28,19 @@ def swiglu(gate_up: Tensor, backend: str = "auto") -> Tensor:
         raise ValueError(f"gate_up must be [..., 2 F], got {form(gate_up)}")
     chosen = triton_or_reference(backend, gate_up)
     if runs_plain(chosen):
-        return swiglu_reference(gate_up)
-    return torch.ops.grace.swiglu(gate_up, chosen)
+        return swiglu_reference(gate_up, interleaved).contiguous()
+    return torch.ops.grace.swiglu(gate_up, chosen, interleaved)
 
 
 @torch.library.custom_op("grace::swiglu", mutates_args=())
-def _swiglu(gate_up: Tensor, backend: str) -> Tensor:
+def _swiglu(gate_up: Tensor, backend: str, interleaved: bool = False) -> Tensor:
     if backend == "reference":
-        return swiglu_reference(gate_up).contiguous()
+        return swiglu_reference(gate_up, interleaved).contiguous()
     from grace.kernels.swiglu.kernel import swiglu_triton
 
-    return swiglu_triton(gate_up.contiguous())
+    return swiglu_triton(gate_up.contiguous(), interleaved)
 
 
 @_swiglu.register_fake
-def _(gate_up: Tensor, backend: str) -> Tensor:
+def _(gate_up: Tensor, backend: str, interleaved: bool = False) -> Tensor:
     return gate_up.new_empty((*gate_up.shape[:-1], gate_up.shape[-1] // 2))

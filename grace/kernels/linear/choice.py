@@ -1,0 +1,78 @@
+"""The backends of linear, and which of them a shape gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grace.kernels.backends import HAS_TRITON
+from grace.kernels.linear.cublas import linear_cublas
+from grace.kernels.linear.operands import Operands
+from grace.kernels.linear.reference import linear_reference
+from grace.kernels.tuning import choose
+
+BACKENDS = ("auto", "cublas", "triton", "reference")
+TRITON_DTYPES = (torch.bfloat16, torch.float16, torch.float8_e4m3fn)
+
+
+def run_backend(backend: str, ops: Operands) -> Tensor:
+    """Run one backend or the fastest; the contract is `linear`'s."""
+    if ops.x.shape[0] == 0:
+        return ops.new_output()
+    if backend in ("reference", "cublas"):
+        return run_candidate([backend], ops)
+    candidates = [c for c in candidates_for(ops) if backend in ("auto", c[0])]
+    rows, depth = ops.x.shape
+    shape = (
+        backend, 1 << (rows - 1).bit_length(), ops.weight.shape[0], depth, str(ops.x.dtype),
+        str(ops.dtype), ops.swiglu, ops.residual is not None, ops.bias is not None,
+    )  # fmt: skip
+    device = ops.x.device
+    chosen = choose("linear", shape, candidates, lambda c: run_candidate(c, ops), device)
+    return run_candidate(chosen, ops)
+
+
+def run_candidate(candidate: list[Any], ops: Operands) -> Tensor:
+    """Run a backend's name and its configuration, as `candidates_for` gives them."""
+    backend, *config = candidate
+    if backend == "reference":
+        return linear_reference(ops)
+    if backend == "cublas":
+        return linear_cublas(ops)
+    from grace.kernels.linear.kernel import linear_triton
+
+    return linear_triton(ops, config)
+
+
+def candidates_for(ops: Operands) -> list[list[Any]]:
+    """Return what can run these operands on a GPU; the first is the default."""
+    if not reason_against_triton(ops):
+        from grace.kernels.linear.kernel import triton_candidates
+
+        configs = triton_candidates(ops.x.shape[0], ops.swiglu, ops.residual is not None)
+        ours = [["triton", *config] for config in configs]
+    else:
+        ours = []
+    # torch._scaled_mm takes whole blocks of 16 only.
+    whole = ops.x_scales is None or all(size % 16 == 0 for size in ops.weight.shape)
+    return [["cublas" if whole else "reference"], *ours]
+
+
+def reason_against_triton(ops: Operands) -> str:
+    """Return why Triton's kernel cannot run these operands, or nothing."""
+    if not HAS_TRITON:
+        return "Triton is not installed"
+    if ops.x.dtype not in TRITON_DTYPES:
+        return f"{ops.x.dtype} is none of bfloat16, float16 and float8_e4m3fn"
+    device = ops.x.device
+    if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] < 9:
+        return "the GPU has no TMA"
+    columns = ops.weight.shape[0] // (1 + ops.swiglu)
+    for row_bytes in (ops.x.shape[1] * ops.x.element_size(), columns * ops.dtype.itemsize):
+        if row_bytes == 0 or row_bytes % 16:
+            return f"a row of {row_bytes} bytes is no multiple of 16 bytes"
+    if any(t is not None and t.data_ptr() % 16 for t in (ops.x, ops.weight, ops.residual)):
+        return "a matrix does not start at a multiple of 16 bytes"
+    return ""

@@ -1,0 +1,28 @@
+"""linear by torch's own matrix products: cuBLAS on a GPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from grace.kernels.linear.operands import Operands
+from grace.kernels.swiglu import swiglu
+
+
+def linear_cublas(ops: Operands) -> Tensor:
+    """Return `[rows, N]`, or `[rows, N // 2]` with SwiGLU; the contract is `linear`'s."""
+    x, weight, residual = ops.x, ops.weight.T, ops.residual
+    if ops.x_scales is not None:
+        out = torch._scaled_mm(
+            x, weight, ops.x_scales[:, None], ops.weight_scales[None, :],
+            bias=ops.bias, out_dtype=ops.dtype, use_fast_accum=True,
+        )  # fmt: skip
+    elif ops.bias is not None:
+        out = torch.addmm(ops.bias, x, weight)
+    elif residual is not None:
+        return torch.addmm(residual, x, weight)
+    else:
+        out = torch.mm(x, weight)
+    if residual is not None:
+        out.add_(residual)
+    return swiglu(out, interleaved=True) if ops.swiglu else out

@@ -1,0 +1,172 @@
+"""Every backend of linear and swiglu_linear equals the formula; what does not fit is refused."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from attention_cases import Draw
+from linear_cases import FP8, check_many, check_rows_stand_alone, check_small
+
+from grace.kernels.fp8_rows.rows import Fp8Rows
+from grace.kernels.linear import BACKENDS, interleave_gate_up, linear, swiglu_linear
+from grace.kernels.swiglu import swiglu
+from grace.kernels.tuning import pinned
+
+OURS = ("triton",)
+
+
+def gpu(test):
+    """Mark a test that needs a CUDA device."""
+    skip = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+    return pytest.mark.gpu(skip(test))
+
+
+def test_the_reference_is_the_formula():
+    check_small("reference", (torch.float64, torch.float32, torch.bfloat16, FP8))
+    check_small("auto", (torch.bfloat16,))
+
+
+def test_torchs_product_is_the_formula():
+    check_small("cublas", (torch.float64, torch.float32, torch.bfloat16))
+
+
+def test_a_gate_and_its_value_lie_side_by_side():
+    draw = Draw(0, "cpu", torch.float64)
+    x, weight = draw.normal(3, 7), draw.normal(10, 7)
+    interleaved = interleave_gate_up(weight)
+    assert torch.equal(interleaved[4], weight[2])
+    assert torch.equal(interleaved[5], weight[7])
+    wanted = swiglu(x @ weight.T)
+    torch.testing.assert_close(swiglu_linear(x, interleaved), wanted)
+    torch.testing.assert_close(swiglu(x @ interleaved.T, interleaved=True), wanted)
+
+
+def test_no_rows_give_none():
+    for backend in ("reference", "cublas", "auto"):
+        out = linear(torch.zeros(0, 8), torch.zeros(4, 8), backend=backend)
+        assert out.shape == (0, 4)
+    assert swiglu_linear(torch.zeros(0, 8), torch.zeros(4, 8)).shape == (0, 2)
+
+
+def test_interpreted_on_the_cpu():
+    pytest.importorskip("triton", reason="Triton is not installed")
+    tests = Path(__file__).parent.parent
+    # The interpreter is chosen when Triton is imported, so it needs a process of its own. It
+    # multiplies no bfloat16.
+    environment = os.environ | {
+        "TRITON_INTERPRET": "1",
+        "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)]),
+    }
+    code = """
+from linear_cases import *
+let_the_interpreter_loop()
+check_small("triton", (torch.float16, FP8))
+draw = Draw(0, "cpu", torch.float32)
+check_rows_stand_alone(draw, FP8, ["triton", 64, 32, 4, 3, 2, 2], 64, 64, True)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_every_shape_has_a_configuration_that_fits():
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from grace.kernels.linear.kernel import triton_candidates
+
+    for rows in (1, 512, 2048, 2049, 16384):
+        for gated, residual in ((False, False), (False, True), (True, False)):
+            candidates = triton_candidates(rows, gated, residual)
+            assert len(candidates) > 2
+            assert len({tuple(c) for c in candidates}) == len(candidates)
+
+
+X, WEIGHT = torch.zeros(3, 8), torch.zeros(4, 8)
+X8 = Fp8Rows(X.to(FP8), torch.ones(3))
+WEIGHT8 = Fp8Rows(WEIGHT.to(FP8), torch.ones(4))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": X[0]}, r"x must be \[rows, K\]"),
+        ({"x": X[:, :0], "weight": WEIGHT[:, :0]}, r"x must be \[rows, K\], K not 0"),
+        ({"x": X.int()}, "x must be floating point"),
+        ({"weight": WEIGHT[:, :4]}, r"weight must be float32 \[4, 8\]"),
+        ({"weight": WEIGHT.half()}, r"weight must be float32 \[4, 8\]"),
+        ({"weight": WEIGHT[:0]}, r"weight must be \[N, K\], N not 0"),
+        ({"weight": WEIGHT8}, "must both be FP8 rows"),
+        ({"x": X8, "weight": Fp8Rows(WEIGHT, torch.ones(4))}, "weight must be float8_e4m3fn"),
+        ({"x": Fp8Rows(X8.values, torch.ones(2)), "weight": WEIGHT8}, "the scales of x must be"),
+        ({"residual": torch.zeros(3, 5)}, r"residual must be float32 \[3, 4\]"),
+        ({"x": X8, "weight": WEIGHT8, "bias": torch.zeros(4)}, r"bias must be bfloat16 \[4\]"),
+        ({"backend": "cutlass"}, f"backend must be one of {', '.join(BACKENDS)}"),
+        ({"backend": "triton"}, "float32 is none of bfloat16"),
+        ({"x": X[:, :4].half(), "weight": WEIGHT[:, :4].half(), "backend": "triton"}, "8 bytes"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change, message):
+    arguments = {"x": X, "weight": WEIGHT} | change
+    if "triton" in change.get("backend", ""):
+        pytest.importorskip("triton", reason="Triton is not installed")
+    with pytest.raises(ValueError, match=message):
+        linear(**arguments)
+
+
+def test_an_odd_gate_is_refused():
+    with pytest.raises(ValueError, match=r"gate_up must be \[2 F, K\]"):
+        swiglu_linear(X, WEIGHT[:3])
+    with pytest.raises(ValueError, match=r"weight must be \[2 F, K\]"):
+        interleave_gate_up(WEIGHT[:3])
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("fp8", [False, True])
+def test_the_operation_does_what_it_declares(gated, fp8):
+    checks = ("test_schema", "test_faketensor", "test_aot_dispatch_static")
+    checks = checks[fp8:]  # the check of the schema multiplies, which FP8 tensors cannot
+    x, weight, dtype = (X8, WEIGHT8, torch.bfloat16) if fp8 else (X, WEIGHT, torch.float32)
+    x, scales = (x.values, x.scales) if fp8 else (x, None)
+    weight, weight_scales = (weight.values, weight.scales) if fp8 else (weight, None)
+    residual = None if gated else torch.ones(3, 4, dtype=dtype)
+    arguments = (x, scales, weight, weight_scales, residual, None, gated, dtype, "reference")
+    torch.library.opcheck(torch.ops.grace.linear.default, arguments, test_utils=checks)
+
+
+@gpu
+@pytest.mark.parametrize("backend", ["cublas", *OURS])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, FP8], ids=str)
+def test_random_sizes_on_a_gpu(backend, dtype):
+    for seed in range(6):
+        check_many(backend, dtype, seed)
+
+
+@gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, FP8], ids=str)
+@pytest.mark.parametrize("gated", [False, True])
+def test_rows_stand_alone_on_a_gpu(dtype, gated):
+    from grace.kernels.linear.kernel import triton_candidates
+
+    draw = Draw(0, "cuda", torch.float32)
+    for rows in (300, 8192):
+        for config in triton_candidates(rows, gated, False):
+            check_rows_stand_alone(draw, dtype, ["triton", *config], 512, 1024, gated)
+
+
+@gpu
+@pytest.mark.parametrize("backend", OURS)
+def test_a_graph_replays_on_a_gpu(backend):
+    draw = Draw(0, "cuda", torch.bfloat16)
+    x, weight, residual = draw.normal(300, 256), draw.normal(512, 256), draw.normal(300, 512)
+    with pinned():
+        wanted = linear(x, weight, residual, backend=backend)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            got = linear(x, weight, residual, backend=backend)
+    for _ in range(100):
+        got.fill_(torch.nan)
+        graph.replay()
+        assert torch.equal(got, wanted)

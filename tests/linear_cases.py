@@ -1,0 +1,120 @@
+"""Random products for linear and swiglu_linear, and the checks that every backend must pass."""
+
+import torch
+from attention_cases import Draw, assert_close, poisoned
+
+from grace.kernels.fp8_rows.rows import Fp8Rows
+from grace.kernels.linear import linear, swiglu_linear
+from grace.kernels.linear.choice import run_candidate
+from grace.kernels.linear.operands import Operands
+
+FP8 = torch.float8_e4m3fn
+
+
+def let_the_interpreter_loop():
+    """Make loop bounds from arrays of one, as Triton's interpreter did before NumPy 2.4."""
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patch_and_mend(tensor, scope):
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    interpreter._patch_lang_tensor = patch_and_mend
+
+
+def matrix(draw, dtype, rows, depth):
+    """A normal matrix, or FP8 rows of about that size."""
+    if dtype != FP8:
+        return draw.normal(rows, depth).to(dtype)
+    scales = (draw.normal(rows).float().abs() + 0.5) / 64
+    return Fp8Rows((64 * draw.normal(rows, depth)).to(FP8), scales)
+
+
+def rows_of(x, rows):
+    return Fp8Rows(x.values[rows], x.scales[rows]) if isinstance(x, Fp8Rows) else x[rows]
+
+
+def check_linear(draw, backend, dtype, rows, columns, depth, residual=False, bias=False):
+    """One product against float64; a row of NaN stays alone."""
+    x, weight = matrix(draw, dtype, rows, depth), matrix(draw, dtype, columns, depth)
+    out = torch.bfloat16 if dtype == FP8 else dtype
+    extra = {
+        "residual": draw.normal(rows, columns).to(out) if residual else None,
+        "bias": draw.normal(columns).to(out) if bias else None,
+    }
+    wide = {k: v if v is None else v.double() for k, v in extra.items()}
+    exact = linear(double(x), double(weight), **wide, backend="reference")
+    scale = depth**0.5  # of the sums, to which the tolerance is relative
+    with poisoned(), draw.pinned():
+        got = linear(x, weight, **extra, backend=backend)
+    assert_close(got / scale, exact / scale, out)
+    if rows > 1:
+        lost = int(draw.integers(0, rows, 1))
+        others = torch.arange(rows, device=draw.device) != lost
+        spoil(x, lost)
+        with poisoned(), draw.pinned():
+            again = linear(x, weight, **extra, backend=backend)
+        assert again[lost].isnan().all()
+        assert_close(again[others] / scale, exact[others] / scale, out)
+
+
+def check_swiglu_linear(draw, backend, dtype, rows, columns, depth):
+    x, gate_up = matrix(draw, dtype, rows, depth), matrix(draw, dtype, 2 * columns, depth)
+    x = Fp8Rows(x.values, x.scales / depth**0.5) if isinstance(x, Fp8Rows) else x / depth**0.5
+    exact = swiglu_linear(double(x), double(gate_up), "reference")
+    with poisoned(), draw.pinned():
+        got = swiglu_linear(x, gate_up, backend)
+    assert_close(got, exact, torch.bfloat16 if dtype == FP8 else dtype)
+
+
+def check_rows_stand_alone(draw, dtype, config, columns, depth, swiglu):
+    """With one configuration a row has the same bits whatever rows stand around it."""
+    x, weight = matrix(draw, dtype, 300, depth), matrix(draw, dtype, columns, depth)
+
+    def run(x):
+        parts = (x.values, x.scales, weight.values, weight.scales) if dtype == FP8 else (
+            x, None, weight, None
+        )  # fmt: skip
+        out = torch.bfloat16 if dtype == FP8 else dtype
+        return run_candidate(config, Operands(*parts, None, None, swiglu, out))
+
+    whole = run(x)
+    for first, last in ((0, 1), (0, 300), (5, 140), (299, 300), (100, 229)):
+        assert torch.equal(run(rows_of(x, slice(first, last))), whole[first:last])
+
+
+def double(x):
+    return x.values.double() * x.scales.double()[:, None] if isinstance(x, Fp8Rows) else x.double()
+
+
+def spoil(x, row):
+    if isinstance(x, Fp8Rows):
+        x.scales[row] = torch.nan  # Triton's interpreter takes an FP8 NaN for a number
+    else:
+        x[row] = torch.nan
+
+
+def check_small(backend, dtypes, device="cpu"):
+    """Every epilogue at sizes that the interpreter can bear."""
+    for seed, dtype in enumerate(dtypes):
+        draw = Draw(seed, device, torch.float32)
+        check_linear(draw, backend, dtype, 37, 48, 160)
+        check_linear(draw, backend, dtype, 1, 16, 32, residual=True)
+        check_linear(draw, backend, dtype, 130, 16, 16, residual=True, bias=True)
+        check_linear(draw, backend, dtype, 3, 144, 144, bias=True)
+        check_swiglu_linear(draw, backend, dtype, 5, 24, 80)
+
+
+def check_many(backend, dtype, seed):
+    """Every epilogue at random sizes on a GPU."""
+    draw = Draw(seed, "cuda", torch.float32)
+    for _ in range(4):
+        rows = draw.choice((1, 2, 63, 128, 129, 1000, 2049, 8192))
+        columns = draw.choice((16, 48, 128, 512, 1000, 1024, 6144))
+        depth = draw.choice((16, 64, 160, 1000, 1024, 4864)) // 16 * 16
+        columns = columns // 16 * 16
+        residual, bias = draw.choice(((0, 0), (1, 0), (0, 1), (1, 1)))
+        check_linear(draw, backend, dtype, rows, columns, depth, residual, bias)
+        check_swiglu_linear(draw, backend, dtype, rows, columns, depth)

@@ -86,7 +86,7 @@ class OwnRows:
         """
         numbers = torch.from_numpy(self._number)[self._signatures[nodes.clamp_min(0)].long()]
         numbers = torch.where(nodes < 0, -1, numbers).to(self._child_offsets.device)
-        masks = self._matcher._masks(requests).to(self._child_offsets.device)
+        masks = self._matcher.masks(requests).to(self._child_offsets.device)
         anything = replace(masks, want=torch.zeros_like(masks.want))
         nowhere = replace(masks, num_places=torch.full_like(masks.num_places, -1))
         return self._passes(numbers, nowhere), self._passes(numbers, anything)

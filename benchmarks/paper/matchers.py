@@ -91,7 +91,7 @@ class Matching:
         from grace.kernels.match_children.kernel import match_triton
 
         matcher = self._matcher
-        masks = matcher._masks(requests).to(self.device)
+        masks = matcher.masks(requests).to(self.device)
         offsets = matcher.child_offsets
         calls = []
         for nodes in (nodes.to(self.device) for nodes in entered):

@@ -171,9 +171,9 @@ class ExactMatcher:
         carried[values] = words
         return carried
 
-    def node_words(self, signatures: Tensor) -> Tensor:
+    def node_words(self, signatures: Tensor, out: Tensor | None = None) -> Tensor:
         """Return int32 [S], each node's word, from the signatures' int32 [G]."""
-        words = self._node_buffers.lend()
+        words = self._node_buffers.lend() if out is None else out
         bounds = self.trie.level_offsets.tolist()
         leaf_words(
             signatures, self.ad_signatures, self.ad_state, self.sid_ad_offsets,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import numpy as np
@@ -26,7 +27,7 @@ WIDE = 8  # mean children of a node from which several threads share one
 
 
 class ExactOnDevice:
-    """Says which prefixes have an ad below that accepts a request, beside whatever else runs.
+    """A `DeviceMatcher` that decides every prefix by its ads' own rules, beside whatever else runs.
 
     One batch is at work at a time. `start` returns before the device has begun; a reader makes its
     stream wait for `ready`. The next `start` waits, on the device, for what the caller's stream
@@ -36,15 +37,22 @@ class ExactOnDevice:
         tables, trie, sid_ad_offsets, ad_signatures, ad_state: as for `ExactMatcher`, on the CPU.
         device: a CUDA device; the CPU only under Triton's interpreter.
         postings: see `DeviceValues`.
+        child_offsets: the trie's on the device, if they are there already.
+        subscribe: takes `state_changed`, before `ad_state` is read; see `Index.subscribe`. What it
+            is given does not keep this object alive.
 
     Attributes:
-        words: int32 [S] on the device, of the last batch.
+        root: bool [32] on the device, of the last batch; false beyond it.
+        words: int32 [S] on the device, of the last batch; the bits beyond it are clear.
         signature_words: int32 [G] on the device, of the last batch.
         live_signatures: int32 [num_ads] on the device: an ad's signature, or -1 where it may not be
             shown.
         sid_ad_offsets: on the device.
         ready: event after the last batch; None on the CPU.
+        generation: 0: neither `root` nor `words` ever moves.
     """
+
+    generation = 0
 
     def __init__(
         self,
@@ -55,12 +63,16 @@ class ExactOnDevice:
         ad_state: Tensor,
         device: str | torch.device = "cuda",
         postings: bool = True,
+        child_offsets: Tensor | None = None,
+        subscribe: Callable[[Callable[[np.ndarray], None]], None] | None = None,
     ):
         self.device = torch.device(device)
         self._num_attributes = len(tables.rules)
         self._ad_signatures, self._ad_state = ad_signatures, ad_state
         self._lock = threading.Lock()
         self._changed: list[np.ndarray] = []
+        if subscribe is not None:
+            subscribe(_without_owner(self.state_changed))
         self._rules: list[DeviceIntervals | DeviceMasks | DeviceValues] = [
             self._on_device(a, rules, postings) for a, rules in enumerate(tables.rules)
         ]
@@ -69,12 +81,14 @@ class ExactOnDevice:
             (_narrow(column, len(rules.words)).to(self.device), rules.words)
             for column, rules in zip(tables.signatures.unbind(1), self._rules, strict=True)
         ]
-        self._upload(trie, sid_ad_offsets)
+        if child_offsets is None:
+            child_offsets = trie.child_offsets.to(self.device)
+        self._upload(trie, child_offsets, sid_ad_offsets)
         self.signature_words = self._new(len(tables.signatures))
         self.live_signatures = torch.where(ad_state == 0, ad_signatures, -1).to(self.device)
         self._bits = torch.arange(MAX_REQUESTS, dtype=torch.int32, device=self.device)
         self._root_bits = self._new(MAX_REQUESTS)
-        self._root = torch.empty(MAX_REQUESTS, dtype=torch.bool, device=self.device)
+        self.root = torch.zeros(MAX_REQUESTS, dtype=torch.bool, device=self.device)
         self.ready: torch.cuda.Event | None = None
         if self.device.type == "cuda":
             self._stream = torch.cuda.Stream(self.device)
@@ -94,13 +108,12 @@ class ExactOnDevice:
     def _new(self, size: int) -> Tensor:
         return torch.zeros(size, dtype=torch.int32, device=self.device)
 
-    def _upload(self, trie: Trie, sid_ad_offsets: Tensor) -> None:
+    def _upload(self, trie: Trie, child_offsets: Tensor, sid_ad_offsets: Tensor) -> None:
         bounds = trie.level_offsets.tolist()
         self.words = self._new(trie.num_nodes)
         self._leaves = self.words[bounds[-2] :]
         self.sid_ad_offsets = sid_ad_offsets.to(self.device)
         self._sid_chunks = Chunks.of(sid_ad_offsets, 8, self.device)
-        child_offsets = trie.child_offsets.to(self.device)
         self._levels = []  # (offsets, out, chunks), the lowest level first
         for level in range(trie.num_levels - 1, -1, -1):
             first, last = bounds[level], bounds[level + 1]
@@ -118,7 +131,7 @@ class ExactOnDevice:
         self._staging = Staging(forms, self.device)
         if self.device.type != "cuda":
             return
-        with torch.cuda.stream(self._stream):
+        with self._side_stream():  # words that are still read are overwritten here, too
             self._enqueue()  # compiles the kernels, which a capture must not
         self._stream.synchronize()
         self._graph = torch.cuda.CUDAGraph()
@@ -155,7 +168,11 @@ class ExactOnDevice:
                 else:
                     self._graph.replay()
                     self.ready.record(self._stream)
-        return Verdict(self._root[: batch.num_requests], self.words, None, "exact, every node")
+        return Verdict(self.root[: batch.num_requests], self.words, None, "exact, every node")
+
+    def masks(self, nodes: Tensor, most_children: int) -> tuple[Tensor, None]:
+        """Return the words; see `DeviceMatcher`."""
+        return self.words, None
 
     def _side_stream(self):
         if self.ready is None:
@@ -179,7 +196,10 @@ class ExactOnDevice:
         positions = torch.from_numpy(np.concatenate(self._changed))
         self._changed.clear()
         live = torch.where(self._ad_state[positions] == 0, self._ad_signatures[positions], -1)
-        self.live_signatures[positions.to(self.device)] = live.to(self.device)
+        if self.device.type == "cuda":  # a copy from other memory may wait for the device
+            positions, live = (array.pin_memory() for array in (positions, live))
+        positions, live = (array.to(self.device, non_blocking=True) for array in (positions, live))
+        self.live_signatures[positions] = live
 
     def _enqueue(self) -> None:
         self._staging.copy()
@@ -197,7 +217,7 @@ class ExactOnDevice:
             segment_or_triton(self.words, offsets, 1, out, chunks)
         torch.bitwise_right_shift(self.words[:1], self._bits, out=self._root_bits)
         self._root_bits.bitwise_and_(1)
-        torch.ne(self._root_bits, 0, out=self._root)
+        torch.ne(self._root_bits, 0, out=self.root)
 
     def _enqueue_rules(self) -> None:
         """Every attribute's rules, side by side: most of these kernels are tiny."""
@@ -212,6 +232,18 @@ class ExactOnDevice:
                 rules.enqueue(self._staging.device)
         for branch in self._branches:
             main.wait_stream(branch)
+
+
+def _without_owner(method: Callable[[np.ndarray], None]) -> Callable[[np.ndarray], None]:
+    """A function that calls the method for as long as its object lives."""
+    held = weakref.WeakMethod(method)
+
+    def call(positions: np.ndarray) -> None:
+        alive = held()
+        if alive is not None:
+            alive(positions)
+
+    return call
 
 
 def _narrow(column: Tensor, num_rules: int) -> Tensor:

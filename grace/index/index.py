@@ -114,7 +114,8 @@ class Index:
         return IndexReader(directory)
 
     @cached_property
-    def _exact(self) -> ExactMatcher:
+    def exact(self) -> ExactMatcher:
+        """The exact matcher on the CPU."""
         data = self.data
         return ExactMatcher(
             data.tables, data.trie, data.sid_ad_offsets, data.ad_signatures, self.ad_state
@@ -236,7 +237,7 @@ class Index:
             return self.unions(matching).start(requests)
         if matching == "exact":
             visits = widths and visited_children(self.level_sizes, widths, len(requests))
-            return self._exact.start(requests, visits)
+            return self.exact.start(requests, visits)
         return None
 
     def expand(self, sids: np.ndarray, request: CompiledTargeting) -> Expansion:

@@ -85,7 +85,7 @@ class UnionMatcher:
     def start(self, requests: Sequence[CompiledTargeting]) -> Verdict:
         """Prepare a batch of requests; children are tested when a step asks for them."""
         device = self.child_offsets.device
-        masks = self._masks(requests).to(device)
+        masks = self.masks(requests).to(device)
         # A node whose only entry is -1 has the root as its child.
         above_root = torch.tensor([-1, 0], device=device)
         nodes = torch.zeros(len(requests), 1, dtype=torch.int64, device=device)
@@ -96,7 +96,8 @@ class UnionMatcher:
 
         return Verdict(root=root, words=None, children=children, how=self.name)
 
-    def _masks(self, requests: Sequence[CompiledTargeting]) -> RequestMasks:
+    def masks(self, requests: Sequence[CompiledTargeting]) -> RequestMasks:
+        """Return what the requests ask of a row, on the CPU."""
         want = [request_flags(self.tables, self.layout, r.targeting) for r in requests]
         slots = set_attributes(self.tables.schema)
         values = [[r.targeting.values[attribute] for attribute in slots] for r in requests]

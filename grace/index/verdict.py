@@ -13,7 +13,8 @@ class Verdict:
     """Which prefixes each of B requests, at most 32, may enter.
 
     A matcher either decides every node before decoding (`words`) or the children of the nodes that
-    a step visits (`children`); it gives exactly one of the two.
+    a step visits (`children`); it gives exactly one of the two, or neither if it asks nothing of
+    requests.
 
     Attributes:
         root: bool [B], whether a request may enter the root; one that may not is dead at once.

@@ -77,7 +77,8 @@ def assert_same(
     for request in range(len(expected.sids)):
         ours, theirs = expected.by_sid(request), found.by_sid(request)
         assert len(theirs) == found.sids.shape[1] == len(ours), (name, len(theirs), len(ours))
-        worst = max(abs(ours[sid] - theirs[sid]) for sid in ours.keys() & theirs.keys())
+        common = ours.keys() & theirs.keys()
+        worst = max((abs(ours[sid] - theirs[sid]) for sid in common), default=0.0)
         assert worst <= tolerance, f"{name}: scores differ by {worst}"
         scores = found.scores[request]
         assert (scores.diff() <= 0).all(), f"{name}: not best first"

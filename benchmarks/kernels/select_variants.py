@@ -98,22 +98,27 @@ class Static:
     def step(
         self, t: int, log_probs: Tensor, scores: Tensor, state: Tensor, width: int
     ) -> tuple[Tensor, Tensor]:
-        if t == 0:
-            allowed = log_probs.masked_fill(~self._arrays["first_mask"], NEVER)
-            tokens = torch.arange(self._vocab_size, device=state.device)
-            following = (tokens + 1).expand(log_probs.shape)
-        elif t == 1:
-            first_token = state - 1
-            allowed = log_probs.masked_fill(~self._arrays["pair_mask"][first_token], NEVER)
-            following = self._arrays["pair_states"][first_token]
-        else:
-            allowed, following = self._transitions(log_probs, state, self._most[t])
+        allowed, _, following = self.extend(t, log_probs, state)
         total = scores[..., None] + allowed
         best, chosen = torch.topk(total.flatten(1), width)
         return best, following.flatten(1).gather(1, chosen).long()
 
-    def _transitions(self, log_probs: Tensor, state: Tensor, most: int) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and next states of the first `most` transitions from each state."""
+    def extend(self, t: int, log_probs: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What may follow each beam: (log-probability or -inf, token, state), each [B, M, C]."""
+        if t >= 2:
+            return self._transitions(log_probs, state, self._most[t])
+        tokens = torch.arange(self._vocab_size, device=state.device).expand(log_probs.shape)
+        if t == 0:
+            allowed = log_probs.masked_fill(~self._arrays["first_mask"], NEVER)
+            return allowed, tokens, tokens + 1
+        first_token = state - 1
+        allowed = log_probs.masked_fill(~self._arrays["pair_mask"][first_token], NEVER)
+        return allowed, tokens, self._arrays["pair_states"][first_token]
+
+    def _transitions(
+        self, log_probs: Tensor, state: Tensor, most: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The first `most` transitions from each state."""
         offsets = self._arrays["offsets"]
         first = offsets[state]
         count = offsets[state + 1] - first
@@ -121,7 +126,7 @@ class Static:
         pairs = self._arrays["transitions"][first[..., None] + place]
         token = pairs[..., 0].long().clamp_max(self._vocab_size - 1)
         reached = log_probs.gather(2, token)
-        return reached.masked_fill(place >= count[..., None], NEVER), pairs[..., 1]
+        return reached.masked_fill(place >= count[..., None], NEVER), token, pairs[..., 1]
 
     def search(self, logits: list[Tensor], widths: tuple[int, ...]) -> tuple[Tensor, ...]:
         return search(self, logits, widths)

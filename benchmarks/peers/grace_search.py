@@ -1,0 +1,61 @@
+"""Grace's own search from contexts: the one place that says what `grace` stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from benchmarks.peers.found import EMPTY, Found
+from grace.decode import BeamPlan, Beams, beam_search
+from grace.decode.generator import Prefill
+from grace.index.trie import Trie
+from grace.model import DecodeBuffers, EncoderDecoder
+from grace.model.beam_cache import BeamCache
+
+
+class ContextGenerator:
+    """Drives a model's decoder from contexts, without its encoder; see `grace.decode.Generator`."""
+
+    def __init__(self, model: EncoderDecoder):
+        self._model = model
+
+    def prefill(self, context: Tensor, max_beams: int) -> Prefill:
+        context_keys = self._model.decoder.project_context(context)
+        cache = BeamCache(self._model.config, max_beams, context_keys[0][0])
+        return Prefill(DecodeBuffers(context_keys, cache), [0] * len(context))
+
+    def step(
+        self, state: DecodeBuffers, parents: Tensor | None, tokens: Tensor | None, t: int
+    ) -> tuple[Tensor, Tensor]:
+        device = state.context[0][0].device
+        rows = (None if x is None else x.to(device) for x in (parents, tokens))
+        return self._model.decode(state, *rows, t)
+
+
+def grace_beams(
+    model: EncoderDecoder, trie: Trie, context: Tensor, widths: Sequence[int], num_sids: int
+) -> Beams:
+    """Grace's search with the beams of every step."""
+    generator = ContextGenerator(model)
+    prefill = generator.prefill(context, max(widths))
+    plan = BeamPlan(tuple(widths), num_sids)
+    return beam_search(generator, prefill, trie, None, plan, len(context))
+
+
+def grace_search(
+    model: EncoderDecoder, trie: Trie, context: Tensor, widths: Sequence[int], num_sids: int
+) -> Found:
+    """Grace's search, from contexts on the model's device to its result.
+
+    Args:
+        model: the weights.
+        trie: the catalogue.
+        context: [B, T, model_dim], on the model's device and in its dtype.
+        widths: beams entering each step.
+        num_sids: SIDs kept at the end. Slots past the last one are EMPTY.
+    """
+    beams = grace_beams(model, trie, context, widths, num_sids)
+    dead = beams.scores == -torch.inf
+    return Found(beams.tokens.masked_fill(dead[..., None], EMPTY), beams.scores)

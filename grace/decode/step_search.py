@@ -42,6 +42,7 @@ class StepSearch:
         max_batch: the most requests of a search.
         num_context: T, context tokens of a request.
         ragged: whether requests have context tokens of their own number.
+        buckets: batch sizes that get a graph, ascending; the last holds `max_batch`.
 
     Raises:
         ConfigError: if the device has too little memory, with what is needed and what is free.
@@ -56,6 +57,7 @@ class StepSearch:
         max_batch: int,
         num_context: int,
         ragged: bool = False,
+        buckets: Sequence[int] = BUCKETS,
     ):
         self.decoder, self.trie, self.matcher, self.plan = decoder, trie, matcher, plan
         self.max_batch, self._num_context, self._ragged = max_batch, num_context, ragged
@@ -64,7 +66,7 @@ class StepSearch:
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         if self._device.type != "cuda":
             return
-        self.buckets = fitting_buckets(max_batch)
+        self.buckets = fitting_buckets(max_batch, buckets)
         self._stream = torch.cuda.Stream(self._device)
         try:
             self._allocate(self.buckets[-1])
@@ -122,9 +124,7 @@ class StepSearch:
     def _allocate(self, batch: int) -> None:
         steps = zip(self.plan.widths, (*self.plan.widths[1:], self.plan.num_sids),
                     self.trie.most_children, strict=True)  # fmt: skip
-        self._memory = self.decoder.memory(
-            batch, self.plan.widths, self._num_context, self._ragged
-        )
+        self._memory = self.decoder.memory(batch, self.plan.widths, self._num_context, self._ragged)
         self._workspace = Workspace.for_steps(batch, steps, self._device)
         self._allowed = torch.ones(batch, dtype=torch.bool, device=self._device)
         self._buffers = {batch: StepBuffers.allocate(batch, self.plan, self._device)}

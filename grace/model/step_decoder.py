@@ -184,13 +184,17 @@ class StepDecoder:
         """
         batch = len(state.memory.first_blocks)
         if parents is not None:
-            state.first_block += len(state.blocks)
-            state.blocks = block_reorder(state.blocks, parents, t, state.first_block)
+            self.reorder(state, parents, t)
         x, delta = self._embed(batch, tokens, t), None
         for i, layer in enumerate(self.layers):
             x, delta = self._layer(i, layer, x, delta, state, t)
         x, _ = self._norm(x, delta, self.output_norm, False)
         return self.heads[t](x).unflatten(0, (batch, -1))
+
+    def reorder(self, state: StepState, parents: Tensor, t: int) -> None:
+        """Let beam m of each request continue row `parents[b, m]` of step t - 1."""
+        state.first_block += len(state.blocks)
+        state.blocks = block_reorder(state.blocks, parents, t, state.first_block)
 
     def _embed(self, batch: int, tokens: Tensor | None, t: int) -> Tensor:
         if tokens is None:

@@ -12,6 +12,13 @@ what the plain path finds in float32, up to what rounding decides at a step's cu
   `bitmask+bloom` tests unions in the loop, 64 places a request (the root's test and the copy of
   what requests ask for come before). `paper fixed` has GRACE's fixed beams, dead ones included;
   `paper batch 1` one request.
+- `levels`: Table 6, switched on one by one. L0 to L4 have fixed beams, D0 dynamic ones, all six
+  without a trie and with `torch.topk` over all tokens: L0 attends through FlashAttention, with the
+  context copied for every beam (before the loop) and beams' keys and values moved at each step, L1
+  lets beams be queries, L2 has our self-attention over the dense cache, L3 the fused one, L4 paged
+  blocks. From D1 on beams stay in the trie; D2 tests bitmasks, D3 Bloom filters too. Then exact
+  matching, its own work counted, prefix tables, FP8.
+- `sweeps`: GRACE's shape without matching, one size changed at a time (`batch 4`, `vocab 2048`).
 
 MFU is equation 15, of 989 TFLOP/s in any precision; FLOPs are counted from the sizes.
 
@@ -22,18 +29,21 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
 
 from benchmarks import record
+from benchmarks.decode.ladder import ladder_rows
 from benchmarks.decode.paper import paper_rows
 from benchmarks.decode.searches import num_cores
 from benchmarks.decode.shape import read_shape, small_shape
+from benchmarks.decode.sweeps import SMALL, SWEEPS, sweep_rows
 from benchmarks.decode.world import drawn_world, opened_world
 
-PARTS = ("paper",)
+PARTS = ("paper", "levels", "sweeps")
+SIDS = 30_000_000
 SMALL_SCALE = 1e-4
 
 
@@ -46,6 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> list[dict]:
     parser.add_argument("--scale", type=float, default=1.0, help="of the paper's catalogue")
     parser.add_argument("--index", type=Path, help="search this index instead of drawn arrays")
     parser.add_argument("--catalog", type=Path, help="what it was built from, for its requests")
+    parser.add_argument(
+        "--sweeps", nargs="+", choices=SWEEPS, default=list(SWEEPS), help="of the part `sweeps`"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--small", action="store_true", help="tiny sizes, nothing saved")
     parser.add_argument("--add", action="store_true", help="keep other cases of the same commit")
@@ -103,10 +116,25 @@ class Parts:
             print(f"{self._world.counts}, {time.perf_counter() - began:.1f} s", flush=True)
         return self._world
 
-    def paper(self) -> Sequence[dict]:
+    def paper(self) -> Iterable[dict]:
         """Rows of the cases `paper`, `paper fixed` and `paper batch 1`."""
         dynamic, fixed = self._shape("dynamic"), self._shape("fixed")
         return paper_rows(self.world, dynamic, fixed, self._replays, self._options.seed)
+
+    def levels(self) -> Iterable[dict]:
+        """Rows of Table 6, and of what Grace has beyond it."""
+        dynamic, fixed = self._shape("dynamic"), self._shape("fixed")
+        replays = -(-self._replays // 5)
+        return ladder_rows(self.world, dynamic, fixed, replays, self._options.seed)
+
+    def sweeps(self) -> Iterable[dict]:
+        """Rows of the sweeps that are asked for."""
+        options = self._options
+        points = {name: (SMALL if options.small else SWEEPS)[name] for name in options.sweeps}
+        num_sids = 3000 if options.small else int(SIDS * options.scale)
+        replays = -(-self._replays // 8)
+        middle = self._shape("dynamic")
+        return sweep_rows(middle, points, num_sids, replays, options.seed, self._device)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,8 @@ class Shape:
 
     def decoder(self, seed: int, device: str) -> Decoder:
         """Return a decoder with random weights, as a new model has them, in float32."""
-        with torch.random.fork_rng(devices=[]):
+        there = torch.device(device)
+        with torch.random.fork_rng([0] if there.type == "cuda" else []), there:
             torch.manual_seed(seed)
             decoder = Decoder(self.config)
             std = 1 / math.sqrt(self.config.model_dim)
@@ -45,7 +46,7 @@ class Shape:
                 if not isinstance(module, nn.Linear | nn.RMSNorm):
                     for parameter in module.parameters(recurse=False):
                         nn.init.normal_(parameter, std=std)
-        return decoder.eval().to(device)
+        return decoder.eval()
 
     def context(self, seed: int, device: str) -> Tensor:
         """Return random contexts, float32 `[B, T, model_dim]`."""

@@ -89,7 +89,7 @@ class UnionMatcher:
         # A node whose only entry is -1 has the root as its child.
         above_root = torch.tensor([-1, 0], device=device)
         nodes = torch.zeros(len(requests), 1, dtype=torch.int64, device=device)
-        root = match_children(nodes, above_root, self.rows, masks)[:, 0, 0] != 0
+        root = match_children(nodes, above_root, self.rows, masks, max_children=1)[:, 0, 0] != 0
 
         def children(nodes: Tensor) -> Tensor:
             return match_children(nodes, self.child_offsets, self.rows, masks)

@@ -7,6 +7,7 @@ import argparse
 from benchmarks.kernels import (
     bench_cross_attention,
     bench_elementwise,
+    bench_fp8_rows,
     bench_linear,
     bench_reorder,
     bench_self_attention,
@@ -18,6 +19,7 @@ BENCHMARKS = {
     "reorder": bench_reorder,
     "elementwise": bench_elementwise,
     "linear": bench_linear,
+    "fp8_rows": bench_fp8_rows,
 }
 SMALL = ["--batch=2", "--heads=2", "--kv-heads=2", "--head-dim=32", "--beams=8", "--replays=3"]
 

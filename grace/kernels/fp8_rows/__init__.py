@@ -1,0 +1,194 @@
+"""Rows in FP8 (E4M3) with a scale each: quantised alone, or by what computes them.
+
+A row's scale is the largest magnitude in it by 448, E4M3's largest number, so that nothing
+saturates; 2^-126 where that would be less, 1 for a row of zeros. Its values are the row by its
+scale, rounded to the nearest, ties to even. All before that is float32. A row that holds NaN or an
+infinity gets the scale NaN, and so is NaN as a whole; no other row notices. No gradients.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from grace.kernels.backends import check_float, check_form, form, runs_plain, triton_or_reference
+from grace.kernels.fp8_rows.reference import (
+    add_rms_norm_fp8_reference,
+    quantize_rows_reference,
+    rms_norm_fp8_reference,
+    swiglu_fp8_reference,
+)
+from grace.kernels.fp8_rows.rows import Fp8Rows
+
+__all__ = ["Fp8Rows", "add_rms_norm_fp8", "quantize_rows", "rms_norm_fp8", "swiglu_fp8"]
+
+
+def quantize_rows(x: Tensor, backend: str = "auto") -> Fp8Rows:
+    """Return `x` in FP8.
+
+    Args:
+        x: `[rows, K]`, any floating dtype, K at least 1.
+        backend: `auto` (Triton on CUDA, else the reference), `triton` or `reference`. Both return
+            the same bits.
+
+    Returns:
+        Values `[rows, K]`, scales `[rows]`.
+
+    Raises:
+        ValueError: if the shape, the dtype or the backend does not fit.
+    """
+    _check_rows("x", x)
+    chosen = triton_or_reference(backend, x)
+    if runs_plain(chosen):
+        return Fp8Rows(*quantize_rows_reference(x))
+    return Fp8Rows(*torch.ops.grace.quantize_rows(x, chosen))
+
+
+def rms_norm_fp8(x: Tensor, weight: Tensor, eps: float, backend: str = "auto") -> Fp8Rows:
+    """Return `rms_norm(x, weight, eps)` in FP8, with no rounding to x's dtype in between.
+
+    Args:
+        x: `[rows, d]`, any floating dtype, d at least 1.
+        weight: `[d]`, of the same dtype.
+        eps: added to the mean square.
+        backend: as in `quantize_rows`, but the order of a row's sum depends on it.
+
+    Returns:
+        Values `[rows, d]`, scales `[rows]`.
+
+    Raises:
+        ValueError: if shapes, dtypes, devices or the backend do not fit.
+    """
+    _check_norm(x, weight)
+    chosen = triton_or_reference(backend, x)
+    if runs_plain(chosen):
+        return Fp8Rows(*rms_norm_fp8_reference(x, weight, eps))
+    return Fp8Rows(*torch.ops.grace.rms_norm_fp8(x, weight, eps, chosen))
+
+
+def add_rms_norm_fp8(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, backend: str = "auto"
+) -> tuple[Fp8Rows, Tensor]:
+    """Return `rms_norm_fp8(x + residual)` and the sum `x + residual`, in one pass over both.
+
+    The sum is rounded to its dtype before it is normed, as two calls would do it.
+
+    Args:
+        x: `[rows, d]`.
+        residual: `[rows, d]`, like `x`.
+        weight: as in `rms_norm_fp8`, like `eps` and `backend`.
+
+    Raises:
+        ValueError: as in `rms_norm_fp8`.
+    """
+    _check_norm(x, weight)
+    check_form("residual", residual, x.shape, x)
+    chosen = triton_or_reference(backend, x)
+    if runs_plain(chosen):
+        values, scales, total = add_rms_norm_fp8_reference(x, residual, weight, eps)
+    else:
+        values, scales, total = torch.ops.grace.add_rms_norm_fp8(x, residual, weight, eps, chosen)
+    return Fp8Rows(values, scales), total
+
+
+def swiglu_fp8(gate_up: Tensor, backend: str = "auto") -> Fp8Rows:
+    """Return `silu(gate) * up` in FP8, with no rounding to gate_up's dtype in between.
+
+    Args:
+        gate_up: `[rows, 2 F]`, any floating dtype, F at least 1. Interleaved: column 2 f is gate f
+            and column 2 f + 1 is up f.
+        backend: as in `quantize_rows`, but exp differs in its last bits.
+
+    Returns:
+        Values `[rows, F]`, scales `[rows]`.
+
+    Raises:
+        ValueError: if the shape, the dtype or the backend does not fit.
+    """
+    _check_rows("gate_up", gate_up)
+    if gate_up.shape[1] % 2:
+        raise ValueError(f"gate_up must be [rows, 2 F], got {form(gate_up)}")
+    chosen = triton_or_reference(backend, gate_up)
+    if runs_plain(chosen):
+        return Fp8Rows(*swiglu_fp8_reference(gate_up))
+    return Fp8Rows(*torch.ops.grace.swiglu_fp8(gate_up, chosen))
+
+
+@torch.library.custom_op("grace::quantize_rows", mutates_args=())
+def _quantize_rows(x: Tensor, backend: str) -> tuple[Tensor, Tensor]:
+    if backend == "reference":
+        return _contiguous(quantize_rows_reference(x))
+    from grace.kernels.fp8_rows.kernel import quantize_rows_triton
+
+    return quantize_rows_triton(x.contiguous())
+
+
+@torch.library.custom_op("grace::rms_norm_fp8", mutates_args=())
+def _rms_norm_fp8(x: Tensor, weight: Tensor, eps: float, backend: str) -> tuple[Tensor, Tensor]:
+    if backend == "reference":
+        return _contiguous(rms_norm_fp8_reference(x, weight, eps))
+    from grace.kernels.fp8_rows.kernel import rms_norm_fp8_triton
+
+    return rms_norm_fp8_triton(x.contiguous(), None, weight, eps)[:2]
+
+
+@torch.library.custom_op("grace::add_rms_norm_fp8", mutates_args=())
+def _add_rms_norm_fp8(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, backend: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    if backend == "reference":
+        return _contiguous(add_rms_norm_fp8_reference(x, residual, weight, eps))
+    from grace.kernels.fp8_rows.kernel import rms_norm_fp8_triton
+
+    return rms_norm_fp8_triton(x.contiguous(), residual.contiguous(), weight, eps)
+
+
+@torch.library.custom_op("grace::swiglu_fp8", mutates_args=())
+def _swiglu_fp8(gate_up: Tensor, backend: str) -> tuple[Tensor, Tensor]:
+    if backend == "reference":
+        return _contiguous(swiglu_fp8_reference(gate_up))
+    from grace.kernels.fp8_rows.kernel import swiglu_fp8_triton
+
+    return swiglu_fp8_triton(gate_up.contiguous())
+
+
+@_quantize_rows.register_fake
+def _(x: Tensor, backend: str) -> tuple[Tensor, Tensor]:
+    return _fake(x, x.shape[1])
+
+
+@_rms_norm_fp8.register_fake
+def _(x: Tensor, weight: Tensor, eps: float, backend: str) -> tuple[Tensor, Tensor]:
+    return _fake(x, x.shape[1])
+
+
+@_add_rms_norm_fp8.register_fake
+def _(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, backend: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    return *_fake(x, x.shape[1]), x.new_empty(x.shape)
+
+
+@_swiglu_fp8.register_fake
+def _(gate_up: Tensor, backend: str) -> tuple[Tensor, Tensor]:
+    return _fake(gate_up, gate_up.shape[1] // 2)
+
+
+def _fake(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    values = x.new_empty((x.shape[0], dim), dtype=torch.float8_e4m3fn)
+    return values, x.new_empty(x.shape[0], dtype=torch.float32)
+
+
+def _contiguous(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(tensor.contiguous() for tensor in tensors)
+
+
+def _check_rows(name: str, x: Tensor) -> None:
+    check_float(name, x)
+    if x.ndim != 2 or x.shape[1] == 0:
+        raise ValueError(f"{name} must be [rows, K] with K at least 1, got {form(x)}")
+
+
+def _check_norm(x: Tensor, weight: Tensor) -> None:
+    _check_rows("x", x)
+    check_form("weight", weight, x.shape[1:], x)

@@ -1,0 +1,190 @@
+"""The FP8 row kernels in Triton: a row a program, read once and kept in registers.
+
+A row is held as a tuple of equal pieces, so that one of 4,864 columns need not pretend to be 8,192
+wide. The pieces are loaded, turned into what is to be stored, and measured; then the row's scale is
+known and they are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from grace.kernels.fp8_rows.reference import LARGEST, LEAST_SCALE
+from grace.kernels.tuning import choose
+
+# [columns of one piece, warps]
+SHAPES = [
+    [1024, 8], [1024, 4], [512, 4], [512, 2], [256, 2], [256, 1], [2048, 16], [4096, 32],
+]  # fmt: skip
+MAX_HELD = 80  # float32 values of one thread; with more, a norm would spill
+
+
+def quantize_rows_triton(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return values and scales; the contract is `quantize_rows`'. `x` is contiguous."""
+    values, scales = _empty(x, x.shape[1])
+
+    def run(candidate: list[int]) -> None:
+        block, warps = candidate
+        quantize_kernel[(x.shape[0],)](
+            x, values, scales, DIM=x.shape[1], BLOCK=block, num_warps=warps
+        )
+
+    _run_fastest("quantize_rows", x, x.shape[1], run)
+    return values, scales
+
+
+def swiglu_fp8_triton(gate_up: Tensor) -> tuple[Tensor, Tensor]:
+    """Return values and scales; the contract is `swiglu_fp8`'s. `gate_up` is contiguous."""
+    dim = gate_up.shape[1] // 2
+    values, scales = _empty(gate_up, dim)
+
+    def run(candidate: list[int]) -> None:
+        block, warps = candidate
+        swiglu_fp8_kernel[(gate_up.shape[0],)](
+            gate_up, values, scales, DIM=dim, BLOCK=block, num_warps=warps
+        )
+
+    _run_fastest("swiglu_fp8", gate_up, dim, run)
+    return values, scales
+
+
+def rms_norm_fp8_triton(
+    x: Tensor, residual: Tensor | None, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return values, scales and sum, where `residual` is None `x` itself; all contiguous."""
+    values, scales = _empty(x, x.shape[1])
+    total = x if residual is None else torch.empty_like(x)
+
+    def run(candidate: list[int]) -> None:
+        block, warps = candidate
+        rms_norm_fp8_kernel[(x.shape[0],)](
+            x, residual, weight, values, scales, total, eps,
+            DIM=x.shape[1], ADD=residual is not None, BLOCK=block, num_warps=warps,
+        )  # fmt: skip
+
+    _run_fastest("rms_norm_fp8" if residual is None else "add_rms_norm_fp8", x, x.shape[1], run)
+    return values, scales, total
+
+
+def candidates_for(dim: int) -> list[list[int]]:
+    """Return shapes `[columns of one piece, warps]` for rows of `dim` columns, the default first.
+
+    Of a row too wide for any, the widest shape holds as much as it can and spills the rest.
+    """
+    widest = triton.next_power_of_2(dim)
+    fitting = []
+    for block, warps in SHAPES:
+        block = min(block, widest)
+        held = block * triton.cdiv(dim, block) / (32 * warps)
+        if 2 <= held <= MAX_HELD and [block, warps] not in fitting:
+            fitting.append([block, warps])
+    return fitting or ([[widest, 1]] if dim <= 32 else SHAPES[-1:])
+
+
+def _empty(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    values = x.new_empty((x.shape[0], dim), dtype=torch.float8_e4m3fn)
+    return values, x.new_empty(x.shape[0], dtype=torch.float32)
+
+
+def _run_fastest(operation: str, x: Tensor, dim: int, run: Callable[[list[int]], None]) -> None:
+    if x.shape[0] == 0:
+        return
+    shape = (triton.next_power_of_2(x.shape[0]), dim, str(x.dtype))
+    run(choose(operation, shape, candidates_for(dim), run, x.device))
+
+
+# What a kernel reads of its module must be a constant to the compiler.
+_LARGEST = tl.constexpr(LARGEST)
+_LEAST_SCALE = tl.constexpr(LEAST_SCALE)
+_INFINITY = tl.constexpr(0x7F800000)  # its bits
+_LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def magnitude(value):
+    """Return |value| as int32: integers in the order of their values, infinity and NaN on top."""
+    return value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
+def store_row(held, largest, values, scales, row, DIM: tl.constexpr, BLOCK: tl.constexpr):
+    """Quantise a row held in pieces `[BLOCK]`; `largest` is its largest magnitude."""
+    # Divisions round like the reference's.
+    scale = tl.div_rn(largest.to(tl.float32, bitcast=True), _LARGEST)
+    scale = tl.where(largest == 0, 1.0, tl.maximum(scale, _LEAST_SCALE))
+    scale = tl.where(largest >= _INFINITY, float("nan"), scale)
+    inverse = tl.div_rn(1.0, scale)
+    tl.store(scales + row, scale)
+    for piece in tl.static_range(len(held)):
+        column = piece * BLOCK + tl.arange(0, BLOCK)
+        value = (held[piece] * inverse).to(tl.float8e4nv)  # to nearest even
+        tl.store(values + row * DIM + column, value, mask=column < DIM)
+
+
+@triton.jit
+def quantize_kernel(x, values, scales, DIM: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    largest = tl.zeros([BLOCK], tl.int32)
+    held = ()
+    for start in tl.static_range(0, DIM, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        value = tl.load(x + row * DIM + column, mask=column < DIM, other=0.0).to(tl.float32)
+        largest = tl.maximum(largest, magnitude(value))
+        held = held + (value,)  # noqa: RUF005
+    store_row(held, tl.max(largest, 0), values, scales, row, DIM, BLOCK)
+
+
+@triton.jit
+def swiglu_fp8_kernel(gate_up, values, scales, DIM: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    largest = tl.zeros([BLOCK], tl.int32)
+    held = ()
+    for start in tl.static_range(0, DIM, BLOCK):
+        column = 2 * start + tl.arange(0, 2 * BLOCK)
+        place = gate_up + row * (2 * DIM) + column
+        pairs = tl.load(place, mask=column < 2 * DIM, other=0.0).to(tl.float32)
+        gate, up = tl.split(tl.reshape(pairs, [BLOCK, 2]))
+        # exp2 takes fewer instructions than exp, and this kernel is close to having too many.
+        value = gate / (1 + tl.exp2(gate * -_LOG2_E)) * up
+        largest = tl.maximum(largest, magnitude(value))
+        held = held + (value,)  # noqa: RUF005
+    store_row(held, tl.max(largest, 0), values, scales, row, DIM, BLOCK)
+
+
+@triton.jit
+def rms_norm_fp8_kernel(
+    x, residual, weight, values, scales, total, eps,
+    DIM: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    squares = tl.zeros([BLOCK], tl.float32)
+    held = ()
+    gains = ()
+    # Everything is asked for before anything is waited for.
+    for start in tl.static_range(0, DIM, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        place, mask = row * DIM + column, column < DIM
+        value = tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
+        if ADD:
+            added = tl.load(residual + place, mask=mask, other=0.0).to(tl.float32)
+            value = (value + added).to(x.dtype.element_ty).to(tl.float32)
+        squares += value * value
+        held = held + (value,)  # noqa: RUF005
+        gains = gains + (tl.load(weight + column, mask=mask, other=0.0),)  # noqa: RUF005
+    scale = 1 / tl.sqrt(tl.sum(squares, 0) / DIM + eps)
+    largest = tl.zeros([BLOCK], tl.int32)
+    normed = ()
+    for piece in tl.static_range(len(held)):
+        if ADD:
+            column = piece * BLOCK + tl.arange(0, BLOCK)
+            sums = held[piece].to(x.dtype.element_ty)
+            tl.store(total + row * DIM + column, sums, mask=column < DIM)
+        value = held[piece] * scale * gains[piece].to(tl.float32)
+        largest = tl.maximum(largest, magnitude(value))
+        normed = normed + (value,)  # noqa: RUF005
+    store_row(normed, tl.max(largest, 0), values, scales, row, DIM, BLOCK)

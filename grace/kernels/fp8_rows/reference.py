@@ -1,0 +1,43 @@
+"""The specification of the FP8 row kernels, in plain torch on any device."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+LARGEST = 448.0  # of E4M3
+LEAST_SCALE = 2.0**-126  # a smaller one has no finite inverse
+
+
+def quantize_rows_reference(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return values `[rows, K]` and scales `[rows]`; the contract is `quantize_rows`'."""
+    wide = x.float()
+    largest = wide.abs().amax(1)  # NaN where the row holds one
+    scales = (largest / LARGEST).clamp_min(LEAST_SCALE)
+    scales = scales.masked_fill(largest == 0, 1.0)
+    scales = scales.masked_fill(~largest.isfinite(), torch.nan)
+    # What passes 448 does so by the rounding of scale and inverse, which E4M3 rounds away.
+    values = (wide * (1 / scales)[:, None]).to(torch.float8_e4m3fn)
+    return values, scales
+
+
+def rms_norm_fp8_reference(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return values and scales; the contract is `rms_norm_fp8`'s."""
+    wide = x.float()
+    scale = torch.rsqrt(wide.square().mean(1, keepdim=True) + eps)
+    return quantize_rows_reference(wide * scale * weight.float())
+
+
+def add_rms_norm_fp8_reference(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return values, scales and the sum; the contract is `add_rms_norm_fp8`'s."""
+    total = x + residual
+    return *rms_norm_fp8_reference(total, weight, eps), total
+
+
+def swiglu_fp8_reference(gate_up: Tensor) -> tuple[Tensor, Tensor]:
+    """Return values `[rows, F]` and scales `[rows]`; the contract is `swiglu_fp8`'s."""
+    gate, up = gate_up.float().unflatten(1, (-1, 2)).unbind(2)
+    return quantize_rows_reference(F.silu(gate) * up)

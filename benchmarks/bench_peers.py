@@ -42,7 +42,7 @@ from torch import Tensor, nn
 from transformers import LogitsProcessorList
 
 from benchmarks import record
-from benchmarks.kernels.bench_select import random_sids, upload
+from benchmarks.kernels.bench_select import random_sids
 from benchmarks.kernels.select_variants import Static
 from benchmarks.peers import hugging_face
 from benchmarks.peers.found import Found, assert_same, count_faults, overlap
@@ -84,7 +84,7 @@ class Setup:
 
     @cached_property
     def most_children(self) -> tuple[int, ...]:
-        return upload(self.trie, "cpu").most_children
+        return self.trie.most_children
 
     @cached_property
     def static(self) -> Static:

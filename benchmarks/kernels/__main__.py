@@ -18,13 +18,8 @@ BENCHMARKS = {
     "self_attention": bench_self_attention,
     "reorder": bench_reorder,
     "elementwise": bench_elementwise,
-<<<<<<< HEAD
     "fp8_rows": bench_fp8_rows,
     "linear": bench_linear,
-=======
-    "linear": bench_linear,
-    "fp8_rows": bench_fp8_rows,
->>>>>>> gemm
 }
 SMALL = ["--batch=2", "--heads=2", "--kv-heads=2", "--head-dim=32", "--beams=8", "--replays=3"]
 

@@ -44,6 +44,7 @@ class StepSearch:
         num_context: T, context tokens of a request.
         ragged: whether requests have context tokens of their own number.
         table_bytes: the most memory that prefix tables may take.
+        buckets: batch sizes that get a graph, ascending; the last holds `max_batch`.
 
     Attributes:
         tables: the prefix tables, or None.
@@ -62,6 +63,7 @@ class StepSearch:
         num_context: int,
         ragged: bool = False,
         table_bytes: int = 0,
+        buckets: Sequence[int] = BUCKETS,
     ):
         self.decoder, self.trie, self.matcher, self.plan = decoder, trie, matcher, plan
         self.max_batch, self._num_context, self._ragged = max_batch, num_context, ragged
@@ -71,7 +73,7 @@ class StepSearch:
         self.tables = build_prefix_tables(decoder, trie, table_bytes) if table_bytes else None
         if self._device.type != "cuda":
             return
-        self.buckets = fitting_buckets(max_batch)
+        self.buckets = fitting_buckets(max_batch, buckets)
         self._stream = torch.cuda.Stream(self._device)
         try:
             self._allocate(self.buckets[-1])

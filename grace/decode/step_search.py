@@ -112,8 +112,6 @@ class StepSearch:
             with torch.cuda.stream(self._stream):
                 self.decoder.load(self._memory, context, lengths)
                 self._admit(batch, bucket)
-                if self.matcher is not None and self.matcher.ready is not None:
-                    self._stream.wait_event(self.matcher.ready)
                 self._graphs[bucket].replay()
                 return Beams.of(self._buffers[bucket], batch, trace)
 
@@ -176,10 +174,15 @@ class StepSearch:
             logsumexp(columns, out=out)
             return columns
 
-        allowed = self._allowed if self.matcher is None else self.matcher.root
-        run_steps(
-            score, self.trie, self._masks, allowed[:batch], self._buffers[batch], self._workspace
-        )
+        def admit() -> Tensor:
+            if self.matcher is None:
+                return self._allowed[:batch]
+            if self.matcher.ready is not None:
+                # In a graph, too: a replay waits for the matcher's latest batch.
+                torch.cuda.current_stream(self._device).wait_event(self.matcher.ready)
+            return self.matcher.root[:batch]
+
+        run_steps(score, self.trie, self._masks, admit, self._buffers[batch], self._workspace)
 
     def _masks(self, nodes: Tensor, most: int) -> tuple[Tensor | None, Tensor | None]:
         return (None, None) if self.matcher is None else self.matcher.masks(nodes, most)

@@ -27,7 +27,7 @@ from grace.model.beam_cache import BeamCache
 from grace.model.decoder import Decoder
 from grace.model.step_decoder import StepDecoder
 
-TABLE_BYTES = 0
+TABLE_BYTES = 2**31
 """Memory of prefix tables in the variants that have them; 0 leaves these variants out."""
 
 # By precision: the least share of SIDs in common with the plain path in float32, and the largest
@@ -119,7 +119,7 @@ class Prepared:
         steps = StepDecoder(decoder, shape.config, self.device, self.precision)
         self.search = StepSearch(
             steps, trie, matcher, shape.plan, shape.batch, shape.config.num_context_tokens,
-            buckets=(shape.batch,),
+            table_bytes=TABLE_BYTES if variant.tables else 0, buckets=(shape.batch,),
         )  # fmt: skip
         self.context = context.to(steps.dtype)
 

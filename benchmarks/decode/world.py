@@ -96,14 +96,10 @@ class World:
 
 
 def match_again(matcher: DeviceMatcher) -> None:
-    """Enqueue all device work of an exact matcher's last `start` once more.
-
-    The current stream then waits for it, as a search does.
-    """
+    """Enqueue all device work of an exact matcher's last `start` once more; searches wait for it."""
     with matcher._side_stream():
         matcher._graph.replay()
         matcher.ready.record(matcher._stream)
-    torch.cuda.current_stream().wait_event(matcher.ready)
 
 
 def drawn_world(scale: float, batch: int, seed: int, device: str, workers: int) -> World:

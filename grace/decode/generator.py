@@ -61,12 +61,7 @@ class CoreGenerator:
     """Drives a tensor-only core: `prefill(inputs)`, `decode(buffers, parents, tokens, t)`."""
 
     def __init__(self, model: Any, index: Any, device: str = "cpu"):
-        if model.config.num_levels != index.num_levels:
-            raise ModelError(
-                f"the model writes SIDs of {model.config.num_levels} tokens, the index holds SIDs "
-                f"of {index.num_levels}; train on this index"
-            )
-        check_vocabulary(model.config.vocab_size, index.vocab_size)
+        check_sids(model.config, index)
         self._model = model.eval().to(device)
         self._index = index
         self._device = device
@@ -124,6 +119,16 @@ class ProtocolGenerator:
 
 def _moved(rows: Tensor | None, device: str) -> Tensor | None:
     return None if rows is None else rows.to(device)
+
+
+def check_sids(config: Any, index: Any) -> None:
+    """Raise ModelError if a model does not write the SIDs of an index."""
+    if config.num_levels != index.num_levels:
+        raise ModelError(
+            f"the model writes SIDs of {config.num_levels} tokens, the index holds SIDs "
+            f"of {index.num_levels}; train on this index"
+        )
+    check_vocabulary(config.vocab_size, index.vocab_size)
 
 
 def check_vocabulary(vocab_size: int, least: int) -> None:

@@ -48,7 +48,9 @@ def beam_search(
     device = trie.child_tokens.device
     buffers = StepBuffers.allocate(batch, plan, device)
 
-    def score(parents: Tensor | None, tokens: Tensor | None, t: int, out: Tensor) -> Tensor:
+    def score(
+        parents: Tensor | None, tokens: Tensor | None, nodes: Tensor, t: int, out: Tensor
+    ) -> Tensor:
         columns, logsumexp = _step(generator, prefill, parents, tokens, t, out.shape)
         out.copy_(logsumexp)
         return columns.to(device)
@@ -58,8 +60,11 @@ def beam_search(
             return None if verdict is None else verdict.words, None
         return None, verdict.children(nodes)
 
-    everyone = torch.ones(batch, dtype=torch.bool, device=device)
-    run_steps(score, trie, masks, everyone if verdict is None else verdict.root, buffers)
+    def admit() -> Tensor:
+        everyone = torch.ones(batch, dtype=torch.bool, device=device)
+        return everyone if verdict is None else verdict.root
+
+    run_steps(score, trie, masks, admit, buffers)
     return Beams.of(buffers, batch)
 
 

@@ -15,6 +15,7 @@ from grace.decode.steps import StepBuffers, run_steps
 from grace.errors import ConfigError
 from grace.kernels.constrained_select import Workspace
 from grace.kernels.logsumexp import logsumexp
+from grace.model.prefix_tables import build_prefix_tables
 from grace.progress import progress
 
 if TYPE_CHECKING:
@@ -42,7 +43,11 @@ class StepSearch:
         max_batch: the most requests of a search.
         num_context: T, context tokens of a request.
         ragged: whether requests have context tokens of their own number.
+        table_bytes: the most memory that prefix tables may take.
         buckets: batch sizes that get a graph, ascending; the last holds `max_batch`.
+
+    Attributes:
+        tables: the prefix tables, or None.
 
     Raises:
         ConfigError: if the device has too little memory, with what is needed and what is free.
@@ -57,6 +62,7 @@ class StepSearch:
         max_batch: int,
         num_context: int,
         ragged: bool = False,
+        table_bytes: int = 0,
         buckets: Sequence[int] = BUCKETS,
     ):
         self.decoder, self.trie, self.matcher, self.plan = decoder, trie, matcher, plan
@@ -64,6 +70,7 @@ class StepSearch:
         self._device = decoder.device
         self._lock = threading.Lock()
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self.tables = build_prefix_tables(decoder, trie, table_bytes) if table_bytes else None
         if self._device.type != "cuda":
             return
         self.buckets = fitting_buckets(max_batch, buckets)
@@ -105,8 +112,6 @@ class StepSearch:
             with torch.cuda.stream(self._stream):
                 self.decoder.load(self._memory, context, lengths)
                 self._admit(batch, bucket)
-                if self.matcher is not None and self.matcher.ready is not None:
-                    self._stream.wait_event(self.matcher.ready)
                 self._graphs[bucket].replay()
                 return Beams.of(self._buffers[bucket], batch, trace)
 
@@ -160,17 +165,24 @@ class StepSearch:
             self._allowed[batch:bucket] = False
 
     def _enqueue(self, batch: int) -> None:
-        state = self.decoder.start(self._memory.front(batch))
+        state = self.decoder.start(self._memory.front(batch), self.tables)
 
-        def score(parents: Tensor | None, tokens: Tensor | None, t: int, out: Tensor) -> Tensor:
-            columns = self.decoder.step(state, parents, tokens, t)
+        def score(
+            parents: Tensor | None, tokens: Tensor | None, nodes: Tensor, t: int, out: Tensor
+        ) -> Tensor:
+            columns = self.decoder.step(state, parents, tokens, t, nodes)
             logsumexp(columns, out=out)
             return columns
 
-        allowed = self._allowed if self.matcher is None else self.matcher.root
-        run_steps(
-            score, self.trie, self._masks, allowed[:batch], self._buffers[batch], self._workspace
-        )
+        def admit() -> Tensor:
+            if self.matcher is None:
+                return self._allowed[:batch]
+            if self.matcher.ready is not None:
+                # In a graph, too: a replay waits for the matcher's latest batch.
+                torch.cuda.current_stream(self._device).wait_event(self.matcher.ready)
+            return self.matcher.root[:batch]
+
+        run_steps(score, self.trie, self._masks, admit, self._buffers[batch], self._workspace)
 
     def _masks(self, nodes: Tensor, most: int) -> tuple[Tensor | None, Tensor | None]:
         return (None, None) if self.matcher is None else self.matcher.masks(nodes, most)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grace.catalog.values import checked_text, describe
-from grace.decode import Generator
 from grace.errors import RequestError
 from grace.index import Index
 from grace.index.rules import CompiledTargeting
+from grace.retrieve.paths import Path
 
 KEYS = ("id", "attributes", "features", "at", "top_k")
 
@@ -30,14 +30,14 @@ class Request:
     top_k: int | None
 
 
-def parse_request(raw: object, index: Index, generator: Generator) -> Request:
+def parse_request(raw: object, index: Index, model: Path) -> Request:
     """Check a request as it came.
 
     Args:
         raw: `{"id", "attributes"?, "features"?, "at"?, "top_k"?}`; other keys are refused, as a
             misspelt one would otherwise be ignored.
         index: whose schema the attributes must follow.
-        generator: whose model must be able to read the features.
+        model: which must be able to read the features.
 
     Raises:
         RequestError: naming the field, what was expected and what came.
@@ -52,7 +52,7 @@ def parse_request(raw: object, index: Index, generator: Generator) -> Request:
     features = {} if raw.get("features") is None else raw["features"]
     if not isinstance(features, dict):
         raise RequestError("features", f"expected an object, got {describe(features)}")
-    generator.check(features)
+    model.check(features)
     return Request(raw["id"], targeting, features, check_top_k(raw.get("top_k")))
 
 

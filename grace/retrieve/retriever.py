@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,19 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace.decode import (
-    BeamPlan,
-    Beams,
-    CoreGenerator,
-    Generator,
-    ProtocolGenerator,
-    beam_search,
-    check_device,
-    full_plan,
-)
+from grace.decode import BeamPlan, Beams, check_device, full_plan
 from grace.errors import ConfigError, RequestError
 from grace.index import MATCHERS, Index
 from grace.index.bits import MAX_REQUESTS
+from grace.retrieve.paths import choose_path
 from grace.retrieve.request import Request, check_top_k, parse_request, request_id
 from grace.retrieve.result import Ad, Result, StepTrace, Trace
 
@@ -41,7 +30,11 @@ class Retriever:
         matching: what keeps beams: `off` (nothing; SIDs outside the catalogue are dropped at the
             end), `valid` (the catalogue), `bitmask+bloom`, `static-kway`, `dynamic-kway` (GRACE's
             matchers) or `exact`.
-        device: where the model runs.
+        device: where the model, the matcher and the search run; the last filter is the CPU's.
+        precision: of the decoder: `float32`, `bfloat16`, `float8` (docs/fp8.md), or `auto`: float32
+            on a CPU, bfloat16 on a GPU. Other models than Grace's compute as they like.
+        table_bytes: the most memory that tables of the first layer may take
+            (docs/decode-performance.md); by default 2 GiB on a GPU and none on a CPU.
         batch_size: requests decoded together, at most 32.
         top_k: ads per request, unless the request says otherwise; None returns all.
 
@@ -60,6 +53,8 @@ class Retriever:
         device: str = "cpu",
         batch_size: int = 16,
         top_k: int | None = None,
+        precision: str = "auto",
+        table_bytes: int | None = None,
     ):
         if matching not in MATCHERS:
             raise ConfigError(f"matching must be one of {', '.join(MATCHERS)}, got {matching!r}")
@@ -81,7 +76,9 @@ class Retriever:
         fitted = plan.limited(index.level_sizes)
         # Outside the trie there are more prefixes than nodes: the search stops at M * V by itself.
         self.plan = plan if matching == "off" else fitted
-        self._generator = _generator(model, index, device)
+        self._path = choose_path(
+            model, index, device, precision, matching, self.plan, batch_size, table_bytes
+        )
 
     def retrieve(self, requests: Sequence[dict], trace: bool = False) -> list[Result]:
         """Answer requests, in their order; a wrong one fails alone, in its result's `error`.
@@ -95,7 +92,7 @@ class Retriever:
         accepted: list[tuple[int, Request]] = []
         for position, raw in enumerate(requests):
             try:
-                accepted.append((position, parse_request(raw, self.index, self._generator)))
+                accepted.append((position, parse_request(raw, self.index, self._path)))
             except RequestError as error:
                 results[position] = Result.failed(_readable_id(raw), error)
         for first in range(0, len(accepted), self.batch_size):
@@ -106,31 +103,23 @@ class Retriever:
         return results
 
     def _answer(self, requests: list[Request], trace: bool) -> list[Result]:
-        stages: dict[str, float] = {}
         targetings = [request.targeting for request in requests]
-        with _timed(stages, "prefill"), torch.inference_mode():
-            prefill = self._generator.start([request.features for request in requests])
-        with _timed(stages, "match"):
-            verdict = self.index.match(self.matching, targetings, self.plan.widths)
-        with _timed(stages, "decode"):
-            beams = beam_search(
-                self._generator, prefill, self.index.trie, verdict, self.plan, len(requests),
-                inside=self.matching != "off",
-            )  # fmt: skip
-        with _timed(stages, "filter"):
+        done = self._path.search([request.features for request in requests], targetings, trace)
+        with done.stage("filter"):
             results = [
-                self._result(b, request, beams, prefill.unknown_items[b])
+                self._result(b, request, done.beams, done.unknown_items[b])
                 for b, request in enumerate(requests)
             ]
         if not trace:
             return results
-        how = self.matching if verdict is None else verdict.how
-        if verdict is None or verdict.words is None or self.matching != "exact":
-            verdict = self.index.match("exact", targetings)
+        how = self.matching if done.verdict is None else done.verdict.how
+        exact = done.verdict.words if self.matching == "exact" else None
+        if exact is None or exact.device.type != "cpu":
+            exact = self.index.match("exact", targetings).words
         return [
             replace(
                 result,
-                trace=Trace(_steps(beams, verdict.words, b), stages, len(requests), how),
+                trace=Trace(_steps(done.beams, exact, b), done.stages, len(requests), how),
             )
             for b, result in enumerate(results)
         ]
@@ -166,21 +155,6 @@ class Retriever:
         return Result(request.id, ads, sids, funnel)
 
 
-def _generator(model: Any, index: Index, device: str) -> Generator:
-    if isinstance(model, (str, os.PathLike)):
-        from grace.model import load_model
-
-        model = load_model(model, device)
-    if hasattr(model, "prefill") and hasattr(model, "decode"):
-        return CoreGenerator(model, index, device)
-    if hasattr(model, "start") and hasattr(model, "step"):
-        return ProtocolGenerator(model, index.vocab_size, device)
-    raise TypeError(
-        "model must be a checkpoint directory, or have start and step (see docs/generators.md), "
-        f"got {type(model).__name__}"
-    )
-
-
 def _steps(beams: Beams, exact: Tensor, b: int) -> list[StepTrace]:
     steps = []
     for nodes, scores in zip(beams.entered, beams.entered_scores, strict=True):
@@ -196,10 +170,3 @@ def _readable_id(raw: object) -> str | int | None:
         return request_id(raw) if isinstance(raw, dict) else None
     except RequestError:
         return None
-
-
-@contextmanager
-def _timed(stages: dict[str, float], name: str) -> Iterator[None]:
-    start = time.perf_counter()
-    yield
-    stages[name] = (time.perf_counter() - start) * 1e3

@@ -1,0 +1,239 @@
+"""From features and targeting to beams: the two ways a batch may go."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from grace.decode import (
+    BeamPlan,
+    Beams,
+    CoreGenerator,
+    Generator,
+    ProtocolGenerator,
+    StepSearch,
+    beam_search,
+    check_sids,
+)
+from grace.errors import ConfigError
+from grace.index import Index
+from grace.index.host_matcher import HostMatcher
+from grace.index.on_device import DeviceIndex
+from grace.index.rules import CompiledTargeting
+from grace.index.verdict import Verdict
+from grace.model import EncoderDecoder
+from grace.model.step_decoder import PRECISIONS, StepDecoder
+
+TABLE_BYTES = 2**31
+"""Of prefix tables on a GPU: two levels of the paper's shape, 1 % of a data-centre card."""
+
+
+@dataclass
+class Searched:
+    """A batch after its search.
+
+    Attributes:
+        beams: the SIDs.
+        verdict: of the matcher; None where nothing is asked of requests.
+        unknown_items: per request, behaviour on items that the index does not know.
+        stages: milliseconds of each stage.
+    """
+
+    beams: Beams | None = None
+    verdict: Verdict | None = None
+    unknown_items: list[int] = field(default_factory=list)
+    stages: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Note how long the block takes."""
+        start = time.perf_counter()
+        yield
+        self.stages[name] = (time.perf_counter() - start) * 1e3
+
+
+class Path(Protocol):
+    """One way to search; any thread may call it."""
+
+    def check(self, features: dict) -> None:
+        """Raise RequestError if one request's features cannot be read."""
+
+    def search(
+        self, features: Sequence[dict], targetings: Sequence[CompiledTargeting], trace: bool
+    ) -> Searched:
+        """Search for a batch of requests that passed the checks."""
+
+
+class GeneratorPath:
+    """Any generator, step by step from Python; selection where the trie is.
+
+    Args:
+        generator: the model.
+        index: a version.
+        device: where the generator runs, and selection in a trie.
+        matching: the mode.
+        plan: widths.
+    """
+
+    def __init__(
+        self, generator: Generator, index: Index, device: str, matching: str, plan: BeamPlan
+    ):
+        self._generator, self._index, self._plan = generator, index, plan
+        self._inside, self._matching = matching != "off", matching
+        on_device = torch.device(device).type == "cuda" and self._inside
+        self._on_device = DeviceIndex(index, device, matching) if on_device else None
+        # What a device's matcher says holds until its next batch, so one batch at a time.
+        self._lock = threading.Lock() if on_device else nullcontext()
+
+    def check(self, features: dict) -> None:
+        """See `Path`."""
+        self._generator.check(features)
+
+    def search(
+        self, features: Sequence[dict], targetings: Sequence[CompiledTargeting], trace: bool
+    ) -> Searched:
+        """See `Path`; beams always tell what entered each step."""
+        done = Searched()
+        with done.stage("prefill"), torch.inference_mode():
+            prefill = self._generator.start(features)
+        done.unknown_items = prefill.unknown_items
+        with self._lock:
+            with done.stage("match"):
+                done.verdict = self._match(targetings)
+            with done.stage("decode"):
+                trie = self._index.trie if self._on_device is None else self._on_device.trie
+                done.beams = beam_search(
+                    self._generator, prefill, trie, done.verdict, self._plan, len(features),
+                    self._inside,
+                )  # fmt: skip
+        return done
+
+    def _match(self, targetings: Sequence[CompiledTargeting]) -> Verdict | None:
+        if self._on_device is None:
+            return self._index.match(self._matching, targetings, self._plan.widths)
+        matcher = self._on_device.matcher
+        verdict = matcher.start(targetings)
+        if matcher.ready is not None:
+            torch.cuda.current_stream(self._on_device.device).wait_event(matcher.ready)
+        return verdict
+
+
+class StepPath:
+    """Grace's encoder-decoder inside the trie: steps over static memory, a graph on a GPU.
+
+    Args:
+        model: the trained module; its encoder is used as it is.
+        index: a version that the model fits.
+        device: where everything but the last filter runs.
+        precision: of the decoder, as `StepDecoder` takes it.
+        matching: the mode, not `off`.
+        plan: no wider than the trie.
+        max_batch: the most requests of a batch.
+        table_bytes: the most memory of prefix tables.
+    """
+
+    def __init__(
+        self,
+        model: EncoderDecoder,
+        index: Index,
+        device: str,
+        precision: str,
+        matching: str,
+        plan: BeamPlan,
+        max_batch: int,
+        table_bytes: int,
+    ):
+        check_sids(model.config, index)
+        self._model, self._index, self._device = model.eval().to(device), index, device
+        self._lock = threading.Lock()
+        if torch.device(device).type == "cpu":
+            trie, self._matcher = index.trie, HostMatcher(index, matching, plan.widths)
+        else:
+            on_device = DeviceIndex(index, device, matching)
+            trie, self._matcher = on_device.trie, on_device.matcher
+        decoder = StepDecoder(model.decoder, model.config, device, precision)
+        num_context = model.config.num_context_tokens
+        self._search = StepSearch(
+            decoder, trie, self._matcher, plan, max_batch, num_context, table_bytes=table_bytes
+        )
+
+    def check(self, features: dict) -> None:
+        """See `Path`."""
+        self._model.features.check(features)
+
+    def search(
+        self, features: Sequence[dict], targetings: Sequence[CompiledTargeting], trace: bool
+    ) -> Searched:
+        """See `Path`."""
+        done = Searched()
+        with self._lock, torch.inference_mode():
+            # First the matcher: on a GPU it works beside the encoder.
+            with done.stage("match"):
+                done.verdict = self._matcher.start(targetings)
+            with done.stage("prefill"):
+                inputs, unknown_items = self._model.features.encode(list(features), self._index)
+                inputs = {name: tensor.to(self._device) for name, tensor in inputs.items()}
+                context = self._model.encoder(inputs)
+            with done.stage("decode"):
+                done.beams = self._search.run(context, trace=trace)
+        done.unknown_items = unknown_items
+        return done
+
+
+def choose_path(
+    model: Any,
+    index: Index,
+    device: str,
+    precision: str,
+    matching: str,
+    plan: BeamPlan,
+    max_batch: int,
+    table_bytes: int | None,
+) -> Path:
+    """Return the way for a model: graphs need steps over memory that stays in place.
+
+    Args:
+        model: a checkpoint directory, an `EncoderDecoder`, another tensor-only core with `prefill`
+            and `decode`, or an object with `start` and `step`.
+        precision: `auto`, or one of `PRECISIONS` for an `EncoderDecoder` inside the trie.
+        table_bytes: of such a model's prefix tables; None for `TABLE_BYTES` on a GPU, 0 on a CPU.
+
+    Raises:
+        ConfigError: if there is no such precision, or not for this model.
+        ModelError: if the model is damaged or does not fit the index.
+        TypeError: if it is no model.
+    """
+    if isinstance(model, (str, os.PathLike)):
+        from grace.model import load_model
+
+        model = load_model(model, device)
+    if precision != "auto" and precision not in PRECISIONS:
+        raise ConfigError(f"precision must be auto, {', '.join(PRECISIONS)}, got {precision!r}")
+    if isinstance(model, EncoderDecoder) and matching != "off":
+        if precision == "auto":
+            precision = "float32" if torch.device(device).type == "cpu" else "bfloat16"
+        if table_bytes is None:
+            table_bytes = TABLE_BYTES if torch.device(device).type == "cuda" else 0
+        return StepPath(model, index, device, precision, matching, plan, max_batch, table_bytes)
+    if precision not in ("auto", "float32"):
+        raise ConfigError(
+            f"precision {precision!r} is for Grace's own models inside the catalogue; a model of "
+            "yours computes as it likes: leave precision out"
+        )
+    if hasattr(model, "prefill") and hasattr(model, "decode"):
+        generator = CoreGenerator(model, index, device)
+    elif hasattr(model, "start") and hasattr(model, "step"):
+        generator = ProtocolGenerator(model, index.vocab_size, device)
+    else:
+        raise TypeError(
+            "model must be a checkpoint directory, or have start and step (see "
+            f"docs/generators.md), got {type(model).__name__}"
+        )
+    return GeneratorPath(generator, index, device, matching, plan)

@@ -19,6 +19,8 @@ what the plain path finds in float32, up to what rounding decides at a step's cu
   blocks. From D1 on beams stay in the trie; D2 tests bitmasks, D3 Bloom filters too. Then exact
   matching, its own work counted, prefix tables, FP8.
 - `sweeps`: GRACE's shape without matching, one size changed at a time (`batch 4`, `vocab 2048`).
+- `profile`: the kernels of a replay by the part of the work that they belong to, and what each part
+  takes at least at the speeds that a large copy and large products reach here.
 
 MFU is equation 15, of 989 TFLOP/s in any precision; FLOPs are counted from the sizes.
 
@@ -36,13 +38,14 @@ import torch
 
 from benchmarks import record
 from benchmarks.decode.ladder import ladder_rows
-from benchmarks.decode.paper import paper_rows
+from benchmarks.decode.paper import NO_MATCHING, paper_rows, variants
+from benchmarks.decode.profile import profile_rows
 from benchmarks.decode.searches import num_cores
 from benchmarks.decode.shape import read_shape, small_shape
 from benchmarks.decode.sweeps import SMALL, SWEEPS, sweep_rows
 from benchmarks.decode.world import drawn_world, opened_world
 
-PARTS = ("paper", "levels", "sweeps")
+PARTS = ("paper", "levels", "sweeps", "profile")
 SIDS = 30_000_000
 SMALL_SCALE = 1e-4
 
@@ -135,6 +138,12 @@ class Parts:
         replays = -(-self._replays // 8)
         middle = self._shape("dynamic")
         return sweep_rows(middle, points, num_sids, replays, options.seed, self._device)
+
+    def profile(self) -> Iterable[dict]:
+        """Rows of where the time goes, without matching and in FP8."""
+        chosen = [NO_MATCHING, *(v for v in variants() if v.precision == "float8")]
+        replays = -(-self._replays // 5)
+        return profile_rows(self.world, self._shape("dynamic"), chosen, replays, self._options.seed)
 
 
 if __name__ == "__main__":

@@ -98,6 +98,8 @@ class Prepared:
         requests: of the batch; only with a matcher.
         decoder: the weights.
         context: float32 `[B, T, model_dim]` on the device.
+        steps: the class of the decoder's steps.
+        search: the class of the search.
     """
 
     def __init__(
@@ -109,6 +111,8 @@ class Prepared:
         requests: list[CompiledTargeting],
         decoder: Decoder,
         context: Tensor,
+        steps: type[StepDecoder] = StepDecoder,
+        search: type[StepSearch] = StepSearch,
     ):
         self.shape, self.variant, self.matcher = shape, variant, matcher
         self.requests = requests[: shape.batch]
@@ -116,12 +120,12 @@ class Prepared:
         self.precision = variant.precision
         if self.device.type == "cpu" and self.precision == "bfloat16":
             self.precision = "float32"
-        steps = StepDecoder(decoder, shape.config, self.device, self.precision)
-        self.search = StepSearch(
-            steps, trie, matcher, shape.plan, shape.batch, shape.config.num_context_tokens,
+        self._decoder = steps(decoder, shape.config, self.device, self.precision)
+        self.search = search(
+            self._decoder, trie, matcher, shape.plan, shape.batch, shape.config.num_context_tokens,
             table_bytes=TABLE_BYTES if variant.tables else 0, buckets=(shape.batch,),
         )  # fmt: skip
-        self.context = context.to(steps.dtype)
+        self.context = context.to(self._decoder.dtype)
 
     def find(self) -> Beams:
         """Match and search."""
@@ -169,11 +173,18 @@ def found_of(beams: Beams) -> Found:
 
 
 def prepared(
-    world: World, shape: Shape, variant: Variant, decoder: Decoder, context: Tensor
+    world: World,
+    shape: Shape,
+    variant: Variant,
+    decoder: Decoder,
+    context: Tensor,
+    **classes: type,
 ) -> Prepared:
-    """A variant's search in a world."""
+    """A variant's search in a world; `classes` as `Prepared` takes them."""
     matcher = world.matcher(variant.matching)
-    return Prepared(shape, variant, world.trie_there, matcher, world.requests, decoder, context)
+    return Prepared(
+        shape, variant, world.trie_there, matcher, world.requests, decoder, context, **classes
+    )
 
 
 def latency_rows(

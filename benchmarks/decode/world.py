@@ -96,7 +96,7 @@ class World:
 
 
 def match_again(matcher: DeviceMatcher) -> None:
-    """Enqueue all device work of an exact matcher's last `start` once more; searches wait for it."""
+    """Enqueue all device work of an exact matcher's last `start` again; searches wait for it."""
     with matcher._side_stream():
         matcher._graph.replay()
         matcher.ready.record(matcher._stream)

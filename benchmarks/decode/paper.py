@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -65,7 +66,11 @@ def paper_rows(
 def case_rows(
     case: str, world: World, shape: Shape, chosen: Sequence[Variant], replays: int, seed: int
 ) -> Iterator[dict]:
-    """Rows of one shape. What is `added` is over `no-matching`, the first variant."""
+    """Rows of one shape.
+
+    What is `added` is over the first variant, `no-matching`; what tables save, over the same
+    variant without them, which comes before.
+    """
     device = world.device
     decoder, context = shape.decoder(seed, device), shape.context(seed, device)
     plain = {}
@@ -76,7 +81,7 @@ def case_rows(
         del path
         free_memory(device)
     counts = {"sids": world.trie.level_sizes[-1]}
-    base = None
+    medians: dict[Variant, float] = {}
     for variant in chosen:
         print(f"{case}: {variant.name}", flush=True)
         one = prepared(world, shape, variant, decoder, context)
@@ -85,7 +90,7 @@ def case_rows(
         times_ms = one.times(replays)
         yield from latency_rows(case, variant.name, shape, times_ms, counts, references)
         median = float(np.median(times_ms))
-        base = median if base is None else base
+        medians[variant] = median
         if variant.matching == "exact":
             loop_ms = one.times(-(-replays // 4), matching=False)
             yield record.row(
@@ -94,9 +99,18 @@ def case_rows(
             )  # fmt: skip
         if variant.matching is not None and variant.precision == "bfloat16" and not variant.tables:
             yield record.row(
-                case, variant.name, "added latency", "ms", max(median - base, 0.0),
+                case, variant.name, "added latency", "ms", max(median - medians[chosen[0]], 0.0),
                 reference=references.get("added latency"),
             )  # fmt: skip
+        if variant.tables:
+            without = dataclasses.replace(
+                variant, name=variant.name.replace("+table", ""), tables=False
+            )
+            saved = max(medians[without] - median, 0.0)
+            tables = one.search.tables
+            levels = {"levels": len(tables.levels)}
+            yield record.row(case, variant.name, "saved latency", "ms", saved)
+            yield record.row(case, variant.name, "tables", "bytes", tables.num_bytes, counts=levels)
         yield record.row(case, variant.name, "overlap with float32", "rate", share)
         del one
         free_memory(device)

@@ -7,6 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import bench_decode
 from benchmarks.decode.cost import flops_per_request
+from benchmarks.decode.profile import by_mark, totals
 from benchmarks.decode.shape import read_shape
 from grace.model.beam_cache import BeamCache
 from grace.model.decoder import Decoder
@@ -38,6 +39,17 @@ def test_a_part_runs_at_tiny_sizes(part, capsys):
     rows = bench_decode.main(["--small", f"--parts={part}"])
     assert rows
     assert part in capsys.readouterr().out
+
+
+def test_kernels_belong_to_the_mark_before_them():
+    names = ["norms", "select", "end"]
+    mark = ("void erfinv_kernel", 0.5)
+    replay = [mark, ("a", 1.0), ("b", 2.0), mark, ("c", 3.0), mark, ("between replays", 9.0)]
+    sums, kernels = totals(by_mark([("before", 9.0), *replay, *replay], names))
+    assert sums == {"norms": [3.0, 3.0], "select": [3.0, 3.0]}
+    assert kernels == {"norms": 2, "select": 1}
+    with pytest.raises(AssertionError, match="2 marks in the trace, expected 3"):
+        by_mark(replay[:4], names)
 
 
 def test_an_unknown_part_is_refused(capsys):

@@ -31,9 +31,9 @@ TABLE_BYTES = 2**31
 """Memory of prefix tables in the variants that have them; 0 leaves these variants out."""
 
 # By precision: the least share of SIDs in common with the plain path in float32, and the largest
-# difference of the scores of those. What rounding decides at a cut differs; a wrong kernel shares
-# next to nothing.
-AGREE = {"float32": (1.0, 1e-3), "bfloat16": (0.8, 0.1), "float8": (0.4, 0.5)}
+# difference of the scores of those. Random weights leave tens of candidates within a rounding error
+# of a step's cut, so many differ and are no worse; a wrong kernel shares one in a hundred.
+AGREE = {"float32": (1.0, 1e-3), "bfloat16": (0.6, 0.1), "float8": (0.1, 0.5)}
 WARMUP_MS = 300
 
 

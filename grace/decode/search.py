@@ -48,7 +48,9 @@ def beam_search(
     device = trie.child_tokens.device
     buffers = StepBuffers.allocate(batch, plan, device)
 
-    def score(parents: Tensor | None, tokens: Tensor | None, t: int, out: Tensor) -> Tensor:
+    def score(
+        parents: Tensor | None, tokens: Tensor | None, nodes: Tensor, t: int, out: Tensor
+    ) -> Tensor:
         columns, logsumexp = _step(generator, prefill, parents, tokens, t, out.shape)
         out.copy_(logsumexp)
         return columns.to(device)

@@ -15,6 +15,7 @@ from grace.decode.steps import StepBuffers, run_steps
 from grace.errors import ConfigError
 from grace.kernels.constrained_select import Workspace
 from grace.kernels.logsumexp import logsumexp
+from grace.model.prefix_tables import build_prefix_tables
 from grace.progress import progress
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ class StepSearch:
         max_batch: the most requests of a search.
         num_context: T, context tokens of a request.
         ragged: whether requests have context tokens of their own number.
+        table_bytes: the most memory that prefix tables may take.
+
+    Attributes:
+        tables: the prefix tables, or None.
 
     Raises:
         ConfigError: if the device has too little memory, with what is needed and what is free.
@@ -56,12 +61,14 @@ class StepSearch:
         max_batch: int,
         num_context: int,
         ragged: bool = False,
+        table_bytes: int = 0,
     ):
         self.decoder, self.trie, self.matcher, self.plan = decoder, trie, matcher, plan
         self.max_batch, self._num_context, self._ragged = max_batch, num_context, ragged
         self._device = decoder.device
         self._lock = threading.Lock()
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self.tables = build_prefix_tables(decoder, trie, table_bytes) if table_bytes else None
         if self._device.type != "cuda":
             return
         self.buckets = fitting_buckets(max_batch)
@@ -122,9 +129,7 @@ class StepSearch:
     def _allocate(self, batch: int) -> None:
         steps = zip(self.plan.widths, (*self.plan.widths[1:], self.plan.num_sids),
                     self.trie.most_children, strict=True)  # fmt: skip
-        self._memory = self.decoder.memory(
-            batch, self.plan.widths, self._num_context, self._ragged
-        )
+        self._memory = self.decoder.memory(batch, self.plan.widths, self._num_context, self._ragged)
         self._workspace = Workspace.for_steps(batch, steps, self._device)
         self._allowed = torch.ones(batch, dtype=torch.bool, device=self._device)
         self._buffers = {batch: StepBuffers.allocate(batch, self.plan, self._device)}
@@ -160,10 +165,12 @@ class StepSearch:
             self._allowed[batch:bucket] = False
 
     def _enqueue(self, batch: int) -> None:
-        state = self.decoder.start(self._memory.front(batch))
+        state = self.decoder.start(self._memory.front(batch), self.tables)
 
-        def score(parents: Tensor | None, tokens: Tensor | None, t: int, out: Tensor) -> Tensor:
-            columns = self.decoder.step(state, parents, tokens, t)
+        def score(
+            parents: Tensor | None, tokens: Tensor | None, nodes: Tensor, t: int, out: Tensor
+        ) -> Tensor:
+            columns = self.decoder.step(state, parents, tokens, t, nodes)
             logsumexp(columns, out=out)
             return columns
 

@@ -12,8 +12,8 @@ from grace.decode.plan import BeamPlan
 from grace.index.trie import Trie
 from grace.kernels.constrained_select import Selection, Workspace, constrained_select
 
-Score = Callable[[Tensor | None, Tensor | None, int, Tensor], Tensor]
-"""(parents, tokens, t, out) -> logits [B, M, V]; writes the normalisers, float64 [B, M], to `out`."""
+Score = Callable[[Tensor | None, Tensor | None, Tensor, int, Tensor], Tensor]
+"""(parents, tokens, nodes, t, out) -> logits [B, M, V]; writes normalisers, float64 [B, M]."""
 Masks = Callable[[Tensor, int], tuple[Tensor | None, Tensor | None]]
 """(nodes [B, M], most children of one) -> (words, allowed) of `constrained_select`."""
 
@@ -27,7 +27,7 @@ class StepBuffers:
 
     Attributes:
         widths: W_0..W_L.
-        scores: float32 `[B * (W_0 + ... + W_L)]`, of the beams that enter each step and of the SIDs.
+        scores: float32 `[B * (W_0 + ... + W_L)]`, of what enters each step and of the SIDs.
         logsumexp: float64 `[B * (W_0 + ... + W_{L-1})]`.
         root: int64 `[B, 1]`, 0 for a request that may enter the trie, else -1.
         chosen: what each step selects.
@@ -121,7 +121,7 @@ def run_steps(
     for t in range(trie.num_levels):
         nodes, scores = buffers.entering(t)
         normalisers = buffers.normalisers(t)
-        columns = score(parents, tokens, t, normalisers)
+        columns = score(parents, tokens, nodes, t, normalisers)
         most = trie.most_children[t]
         words, children = masks(nodes, most)
         chosen = constrained_select(

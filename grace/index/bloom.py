@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from grace.errors import ConfigError
-from grace.index.bits import pack_bits
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,7 @@ def bloom_words(values: Sequence[str], shape: BloomShape) -> np.ndarray:
     first, second = digests & np.uint64(0xFFFFFFFF), digests >> np.uint64(32) | np.uint64(1)
     hashes = np.arange(shape.num_hashes, dtype=np.uint64)
     positions = (first[:, None] + hashes * second[:, None]) % np.uint64(shape.num_bits)
-    flags = np.zeros((len(values), shape.num_bits), bool)
-    flags[np.arange(len(values))[:, None], positions.astype(np.int64)] = True
-    return pack_bits(flags)
+    words, rows = np.zeros((len(values), shape.num_words), np.uint64), np.arange(len(values))
+    for position in positions.T:  # of one hash: a row once
+        words[rows, position.astype(np.int64) // 64] |= np.uint64(1) << position % np.uint64(64)
+    return words.view(np.int64)

@@ -105,10 +105,8 @@ class UnionMatcher:
         counts = np.array(counts, np.int32).reshape(len(requests), len(slots))
         shape = (len(requests), len(slots), max(1, counts.max(initial=0)), self.shape.num_words)
         places = np.zeros(shape, np.int64)
-        for b, row in enumerate(values):
-            for slot, known in enumerate(row):
-                if known:
-                    places[b, slot, : len(known)] = bloom_words(known, self.shape)
+        carried = [value for row in values for known in row for value in known or ()]
+        places[np.arange(shape[2]) < counts[..., None]] = bloom_words(carried, self.shape)
         flags = np.array(want, bool).reshape(len(requests), self.layout.num_bits)
         arrays = (pack_bits(flags), places, counts)
         return RequestMasks(*(torch.from_numpy(array) for array in arrays))

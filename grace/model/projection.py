@@ -1,4 +1,4 @@
-"""A linear layer's weight as the decode loop uses it: in the loop's dtype, and in E4M3 where asked."""
+"""A linear layer's weight as the decode loop uses it: in its dtype, and in E4M3 where asked."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Projection:
         return linear(x, self._for(x), bias=self.bias)
 
     def swiglu(self, x: Tensor | Fp8Rows) -> Tensor:
-        """Return the gated half, `[rows, N / 2]`, of a weight whose rows are gate and up in turns."""
+        """Return the gated half, `[rows, N / 2]`; the weight's rows are gate and up in turns."""
         return swiglu_linear(x, self._for(x))
 
     def add_to(self, stream: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:

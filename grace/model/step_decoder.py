@@ -6,7 +6,7 @@ It computes what `grace.model.decoder.Decoder.step` computes. Rows are `b * M + 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,10 @@ from grace.kernels.cross_attention import cross_attention
 from grace.kernels.fp8_rows import Fp8Rows, add_rms_norm_fp8, rms_norm_fp8
 from grace.kernels.linear import interleave_gate_up
 from grace.kernels.rms_norm import add_rms_norm, rms_norm
-from grace.kernels.self_attention import self_attention_paged
+from grace.kernels.self_attention import self_attention_from_table, self_attention_paged
 from grace.model.config import ModelConfig
 from grace.model.decoder import Decoder, DecoderLayer
+from grace.model.prefix_tables import PrefixTables
 from grace.model.projection import Projection
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float8": torch.bfloat16}
@@ -64,14 +65,16 @@ class StepState:
     Attributes:
         memory: where keys and values are.
         blocks: int32 `[B * M, L]`, the block table of the step's beams.
+        tables: stand for the first layer's self-attention block; None where it is computed.
         first_block: the first block of the step.
-        tokens: per step before, the tokens of its beams' ancestors that the prefix tables ask for.
+        prefix_blocks: int32 `[B * M, t + 1]`, the same for the prefix tables.
     """
 
     memory: StepMemory
     blocks: Tensor
+    tables: PrefixTables | None = None
     first_block: int = 0
-    tokens: list[Tensor] = field(default_factory=list)
+    prefix_blocks: Tensor | None = None
 
 
 class StepLayer:
@@ -164,12 +167,17 @@ class StepDecoder:
         if memory.lengths is not None:
             memory.lengths[:batch] = num_context if lengths is None else lengths
 
-    def start(self, memory: StepMemory) -> StepState:
+    def start(self, memory: StepMemory, tables: PrefixTables | None = None) -> StepState:
         """Begin a search over loaded memory whose batch is exactly that of the search."""
-        return StepState(memory, memory.first_blocks)
+        return StepState(memory, memory.first_blocks, tables)
 
     def step(
-        self, state: StepState, parents: Tensor | None, tokens: Tensor | None, t: int
+        self,
+        state: StepState,
+        parents: Tensor | None,
+        tokens: Tensor | None,
+        t: int,
+        nodes: Tensor | None = None,
     ) -> Tensor:
         """Score the tokens of level t.
 
@@ -178,41 +186,75 @@ class StepDecoder:
             parents: int64 `[B, M]`, rows of the step before; None at t = 0, where M is 1.
             tokens: int64 `[B, M]`, tokens of level t - 1; None at t = 0.
             t: the level.
+            nodes: int64 `[B, M]`, the beams' trie nodes, -1 for a dead one; asked for by tables.
 
         Returns:
             Logits `[B, M, V]` in the loop's dtype.
         """
         batch = len(state.memory.first_blocks)
         if parents is not None:
-            state.first_block += len(state.blocks)
-            state.blocks = block_reorder(state.blocks, parents, t, state.first_block)
-        x, delta = self._embed(batch, tokens, t), None
+            self.reorder(state, parents, t)
+        delta = None
         for i, layer in enumerate(self.layers):
-            x, delta = self._layer(i, layer, x, delta, state, t)
-        x, _ = self._norm(x, delta, self.output_norm, False)
+            if i == 0 and state.tables is not None:
+                x, query = self._look_up(state, parents, tokens, nodes, t)
+            else:
+                x = self._embed(batch, tokens, t) if i == 0 else x
+                x, query = self._attend(i, layer, x, delta, state, t)
+            x, delta = self._after_query(i, layer, x, query, state)
+        x, _ = self._norm(x, delta, self.output_norm, None)
         return self.heads[t](x).unflatten(0, (batch, -1))
+
+    def reorder(self, state: StepState, parents: Tensor, t: int) -> None:
+        """Make the state's beams those that continue `parents`, int64 `[B, M]`, at step t."""
+        state.first_block += len(state.blocks)
+        state.blocks = block_reorder(state.blocks, parents, t, state.first_block)
 
     def _embed(self, batch: int, tokens: Tensor | None, t: int) -> Tensor:
         if tokens is None:
             return self.inputs[0].repeat(batch, 1)
         return self.inputs[t].index_select(0, tokens.flatten())
 
-    def _layer(
+    def _look_up(
+        self,
+        state: StepState,
+        parents: Tensor | None,
+        tokens: Tensor | None,
+        nodes: Tensor,
+        t: int,
+    ) -> tuple[Tensor, Tensor]:
+        """Return what `_attend` of the first layer returns, from tables."""
+        tables, batch = state.tables, len(nodes)
+        if t < len(tables.levels):
+            if len(tables.levels) < self.config.num_levels:
+                state.prefix_blocks = tables.extend(state.prefix_blocks, parents, tokens, batch)
+            return tables.levels[t].of(nodes.flatten())
+        state.prefix_blocks = tables.extend(state.prefix_blocks, parents, tokens, batch)
+        heads = self_attention_from_table(tables.queries, tables.pool, state.prefix_blocks, t)
+        return self.first_block(self._embed(batch, tokens, t), heads)
+
+    def first_block(self, x: Tensor, heads: Tensor) -> tuple[Tensor, Tensor]:
+        """Finish the first layer's self-attention block; as `_attend`, from `[rows, H, D]`."""
+        return self._finish_prefix(self.layers[0], x, heads)
+
+    def _attend(
         self, i: int, layer: StepLayer, x: Tensor, delta: Tensor | None, state: StepState, t: int
-    ) -> tuple[Tensor, Tensor | None]:
-        rows = len(x)
-        normed, x = self._norm(x, delta, layer.self_norm, layer.qkv.takes_fp8(rows))
-        heads = self.attend_prefix(i, layer.qkv(normed), state, t)
+    ) -> tuple[Tensor, Tensor]:
+        """Return the stream after layer i's self-attention block, and the next query."""
+        normed, x = self._norm(x, delta, layer.self_norm, layer.qkv)
+        return self._finish_prefix(layer, x, self.attend_prefix(i, layer.qkv(normed), state, t))
+
+    def _finish_prefix(self, layer: StepLayer, x: Tensor, heads: Tensor) -> tuple[Tensor, Tensor]:
         x, delta = layer.self_output.add_to(x, heads.flatten(1))
-        normed, x = self._norm(x, delta, layer.cross_norm, layer.cross_query.takes_fp8(rows))
-        return self._after_query(i, layer, x, layer.cross_query(normed), state)
+        normed, x = self._norm(x, delta, layer.cross_norm, layer.cross_query)
+        return x, layer.cross_query(normed)
 
     def _after_query(
         self, i: int, layer: StepLayer, x: Tensor, query: Tensor, state: StepState
     ) -> tuple[Tensor, Tensor | None]:
         heads = self.attend_context(i, query, state)
         x, delta = layer.cross_output.add_to(x, heads)
-        normed, x = self._norm(x, delta, layer.ffn_norm, layer.gate_up.takes_fp8(len(x)))
+        normed, x = self._norm(x, delta, layer.ffn_norm, layer.gate_up)
         return layer.down.add_to(x, layer.gate_up.swiglu(normed))
 
     def attend_prefix(self, i: int, qkv: Tensor, state: StepState, t: int) -> Tensor:
@@ -226,10 +268,15 @@ class StepDecoder:
         query = query.view(batch, -1, num_heads, head_dim)
         return cross_attention(query, key, value, state.memory.lengths).flatten(0, 1).flatten(1)
 
+    def norm(self, x: Tensor, weight: Tensor, reader: Projection | None) -> Tensor | Fp8Rows:
+        """Return the norm of `[rows, model_dim]`, in the form that its reader takes."""
+        return self._norm(x, None, weight, reader)[0]
+
     def _norm(
-        self, x: Tensor, delta: Tensor | None, weight: Tensor, fp8: bool
+        self, x: Tensor, delta: Tensor | None, weight: Tensor, reader: Projection | None
     ) -> tuple[Tensor | Fp8Rows, Tensor]:
         """Return the norm of the stream and the stream, what was left to add included."""
+        fp8 = reader is not None and reader.takes_fp8(len(x))
         if delta is None:
             return (rms_norm_fp8 if fp8 else rms_norm)(x, weight, self.eps), x
         return (add_rms_norm_fp8 if fp8 else add_rms_norm)(delta, x, weight, self.eps)

@@ -24,11 +24,15 @@ from grace.decode import (
 )
 from grace.errors import ConfigError
 from grace.index import Index
+from grace.index.host_matcher import HostMatcher
 from grace.index.on_device import DeviceIndex
 from grace.index.rules import CompiledTargeting
 from grace.index.verdict import Verdict
 from grace.model import EncoderDecoder
 from grace.model.step_decoder import PRECISIONS, StepDecoder
+
+TABLE_BYTES = 2**31
+"""Of prefix tables on a GPU: two levels of the paper's shape, 1 % of a data-centre card."""
 
 
 @dataclass
@@ -132,6 +136,7 @@ class StepPath:
         matching: the mode, not `off`.
         plan: no wider than the trie.
         max_batch: the most requests of a batch.
+        table_bytes: the most memory of prefix tables.
     """
 
     def __init__(
@@ -143,18 +148,20 @@ class StepPath:
         matching: str,
         plan: BeamPlan,
         max_batch: int,
+        table_bytes: int,
     ):
         check_sids(model.config, index)
         self._model, self._index, self._device = model.eval().to(device), index, device
-        self._on_device = DeviceIndex(index, device, matching, plan.widths)
         self._lock = threading.Lock()
+        if torch.device(device).type == "cpu":
+            trie, self._matcher = index.trie, HostMatcher(index, matching, plan.widths)
+        else:
+            on_device = DeviceIndex(index, device, matching)
+            trie, self._matcher = on_device.trie, on_device.matcher
+        decoder = StepDecoder(model.decoder, model.config, device, precision)
+        num_context = model.config.num_context_tokens
         self._search = StepSearch(
-            StepDecoder(model.decoder, model.config, device, precision),
-            self._on_device.trie,
-            self._on_device.matcher,
-            plan,
-            max_batch,
-            model.config.num_context_tokens,
+            decoder, trie, self._matcher, plan, max_batch, num_context, table_bytes=table_bytes
         )
 
     def check(self, features: dict) -> None:
@@ -169,7 +176,7 @@ class StepPath:
         with self._lock, torch.inference_mode():
             # First the matcher: on a GPU it works beside the encoder.
             with done.stage("match"):
-                done.verdict = self._on_device.matcher.start(targetings)
+                done.verdict = self._matcher.start(targetings)
             with done.stage("prefill"):
                 inputs, unknown_items = self._model.features.encode(list(features), self._index)
                 inputs = {name: tensor.to(self._device) for name, tensor in inputs.items()}
@@ -188,13 +195,15 @@ def choose_path(
     matching: str,
     plan: BeamPlan,
     max_batch: int,
+    table_bytes: int | None,
 ) -> Path:
     """Return the way for a model: graphs need steps over memory that stays in place.
 
     Args:
         model: a checkpoint directory, an `EncoderDecoder`, another tensor-only core with `prefill`
             and `decode`, or an object with `start` and `step`.
-        precision: `auto` or one of `PRECISIONS`; the latter for an `EncoderDecoder` inside the trie.
+        precision: `auto`, or one of `PRECISIONS` for an `EncoderDecoder` inside the trie.
+        table_bytes: of such a model's prefix tables; None for `TABLE_BYTES` on a GPU, 0 on a CPU.
 
     Raises:
         ConfigError: if there is no such precision, or not for this model.
@@ -206,13 +215,13 @@ def choose_path(
 
         model = load_model(model, device)
     if precision != "auto" and precision not in PRECISIONS:
-        raise ConfigError(
-            f"precision must be auto, {', '.join(PRECISIONS)}, got {precision!r}"
-        )
+        raise ConfigError(f"precision must be auto, {', '.join(PRECISIONS)}, got {precision!r}")
     if isinstance(model, EncoderDecoder) and matching != "off":
         if precision == "auto":
             precision = "float32" if torch.device(device).type == "cpu" else "bfloat16"
-        return StepPath(model, index, device, precision, matching, plan, max_batch)
+        if table_bytes is None:
+            table_bytes = TABLE_BYTES if torch.device(device).type == "cuda" else 0
+        return StepPath(model, index, device, precision, matching, plan, max_batch, table_bytes)
     if precision not in ("auto", "float32"):
         raise ConfigError(
             f"precision {precision!r} is for Grace's own models inside the catalogue; a model of "

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grace.catalog.values import checked_text, describe
-from grace.retrieve.paths import Path
 from grace.errors import RequestError
 from grace.index import Index
 from grace.index.rules import CompiledTargeting
+from grace.retrieve.paths import Path
 
 KEYS = ("id", "attributes", "features", "at", "top_k")
 

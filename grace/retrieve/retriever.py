@@ -73,9 +73,7 @@ class Retriever:
         fitted = plan.limited(index.level_sizes)
         # Outside the trie there are more prefixes than nodes: the search stops at M * V by itself.
         self.plan = plan if matching == "off" else fitted
-        self._path = choose_path(
-            model, index, device, precision, matching, self.plan, batch_size
-        )
+        self._path = choose_path(model, index, device, precision, matching, self.plan, batch_size)
 
     def retrieve(self, requests: Sequence[dict], trace: bool = False) -> list[Result]:
         """Answer requests, in their order; a wrong one fails alone, in its result's `error`.

@@ -34,7 +34,7 @@ def test_the_example_finds_every_ad_under_a_plan_that_covers_the_trie(page, caps
 def test_the_example_scores_each_sid_as_its_own_gru_would(page):
     index, result = page["index"], page["result"]
     model = page["GruGenerator"](index.vocab_size)
-    model.load_state_dict(page["retriever"]._generator._model.state_dict())
+    model.load_state_dict(page["retriever"]._path._generator._model.state_dict())
     for sid, score in result.sids[:10]:
         hidden, expected = model.start_from(torch.tensor([[0.34]])), 0.0
         for token in sid:
@@ -47,7 +47,7 @@ def test_a_narrow_plan_and_neighbours_leave_the_scores(page):
     index = page["index"]
     full = dict(page["result"].sids)
     narrow = grace.Retriever(
-        index, page["retriever"]._generator._model, plan=grace.BeamPlan((1, 3, 7), 4)
+        index, page["retriever"]._path._generator._model, plan=grace.BeamPlan((1, 3, 7), 4)
     )
     requests = [{"id": age, "features": {"age": age}} for age in (20, 34, 90)]
     result = narrow.retrieve(requests)[1]

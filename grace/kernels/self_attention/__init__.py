@@ -8,6 +8,7 @@ blocks and a table that says which block holds which position of which row.
 - `self_attention_fused`: dense; reads the QKV projection's output and writes position t itself.
 - `self_attention_paged`: the same over a pool; children share the blocks of their parent's prefix,
   so that re-ordering beams (`grace.kernels.block_reorder`) moves ids and no keys or values.
+- `self_attention_from_table`: over a pool that holds position t already, and queries as well.
 
 All of them read positions 0..t of a row and nothing else: slots past t may hold anything. No row's
 values reach another row, not even where they are NaN. Query head h reads key head h // (H / Hkv).
@@ -23,6 +24,7 @@ from torch import Tensor
 from grace.kernels.backends import check_float, check_form, form, runs_plain, triton_or_reference
 from grace.kernels.self_attention.reference import (
     attend_reference,
+    from_table_reference,
     fused_reference,
     paged_reference,
 )
@@ -104,15 +106,48 @@ def self_attention_paged(
     _check_cache("pool", pool, "[blocks, 2, Hkv, D]", 4)
     check_form("pool", pool, (pool.shape[0], 2, *pool.shape[2:]), qkv)
     _check_projection(qkv, pool.shape[2], pool.shape[3])
-    if table.dtype != torch.int32 or table.ndim != 2 or table.shape[0] != qkv.shape[0]:
-        raise ValueError(f"table must be int32 [{qkv.shape[0]}, L], got {form(table)}")
-    if table.device != qkv.device or not table.is_contiguous():
-        raise ValueError(f"table must be contiguous and on {qkv.device}, as qkv is")
+    if len(table) != len(qkv):
+        raise ValueError(f"table must be int32 [{len(qkv)}, L], got {form(table)}")
+    _check_table(table, qkv)
     _check_position(t, table.shape[1])
     chosen = triton_or_reference(backend, qkv)
     if runs_plain(chosen):
         return paged_reference(qkv, pool, table, t)
     return torch.ops.grace.self_attention_paged(qkv, pool, table, t, chosen)
+
+
+def self_attention_from_table(
+    queries: Tensor, pool: Tensor, table: Tensor, t: int, backend: str = "auto"
+) -> Tensor:
+    """Let each row's query, that of its block of position t, attend to its blocks 0..t.
+
+    Args:
+        queries: `[blocks, H, D]`, contiguous, any floating dtype.
+        pool: `[blocks, 2, Hkv, D]`, contiguous. Nothing is written.
+        table: int32 `[rows, L]`, contiguous: the block of each position. Entries 0..t must lie in
+            the pool.
+        t: the newest position, below L.
+        backend: as in `self_attention`.
+
+    Returns:
+        `[rows, H, D]`.
+
+    Raises:
+        ValueError: if shapes, dtypes, devices or the backend do not fit.
+    """
+    check_float("queries", queries)
+    if queries.ndim != 3 or not queries.is_contiguous():
+        raise ValueError(f"queries must be contiguous [blocks, H, D], got {form(queries)}")
+    _check_cache("pool", pool, "[blocks, 2, Hkv, D]", 4)
+    blocks, num_heads, head_dim = queries.shape
+    check_form("pool", pool, (blocks, 2, pool.shape[2], head_dim), queries)
+    _check_heads(num_heads, pool.shape[2])
+    _check_table(table, queries)
+    _check_position(t, table.shape[1])
+    chosen = triton_or_reference(backend, queries)
+    if runs_plain(chosen):
+        return from_table_reference(queries, pool, table, t)
+    return torch.ops.grace.self_attention_from_table(queries, pool, table, t, chosen)
 
 
 @torch.library.custom_op("grace::self_attention", mutates_args=())
@@ -144,6 +179,17 @@ def _self_attention_paged(qkv: Tensor, pool: Tensor, table: Tensor, t: int, back
     return attend_triton(query, pool, table, t, table.shape[1], fused=True)
 
 
+@torch.library.custom_op("grace::self_attention_from_table", mutates_args=())
+def _self_attention_from_table(
+    queries: Tensor, pool: Tensor, table: Tensor, t: int, backend: str
+) -> Tensor:
+    if backend == "reference":
+        return from_table_reference(queries, pool, table, t)
+    from grace.kernels.self_attention.kernel import attend_triton
+
+    return attend_triton(queries, pool, table, t, table.shape[1], fused=False)
+
+
 @_self_attention.register_fake
 def _(query: Tensor, cache: Tensor, t: int, backend: str) -> Tensor:
     return query.new_empty(query.shape)
@@ -157,6 +203,11 @@ def _(qkv: Tensor, cache: Tensor, t: int, backend: str) -> Tensor:
 @_self_attention_paged.register_fake
 def _(qkv: Tensor, pool: Tensor, table: Tensor, t: int, backend: str) -> Tensor:
     return _heads_like(qkv, *pool.shape[2:])
+
+
+@_self_attention_from_table.register_fake
+def _(queries: Tensor, pool: Tensor, table: Tensor, t: int, backend: str) -> Tensor:
+    return queries.new_empty((table.shape[0], *queries.shape[1:]))
 
 
 def _heads_like(qkv: Tensor, num_kv_heads: int, head_dim: int) -> Tensor:
@@ -173,6 +224,13 @@ def _rows(qkv: Tensor) -> int:
 def _check_cache(name: str, cache: Tensor, shape: str, ndim: int) -> None:
     if cache.ndim != ndim or not cache.is_contiguous():
         raise ValueError(f"{name} must be contiguous {shape}, got {form(cache)}")
+
+
+def _check_table(table: Tensor, like: Tensor) -> None:
+    if table.dtype != torch.int32 or table.ndim != 2:
+        raise ValueError(f"table must be int32 [rows, L], got {form(table)}")
+    if table.device != like.device or not table.is_contiguous():
+        raise ValueError(f"table must be contiguous and on {like.device}")
 
 
 def _check_projection(qkv: Tensor, num_kv_heads: int, head_dim: int) -> None:

@@ -21,16 +21,17 @@ CANDIDATES = [[4, 16], [1, 16], [2, 16], [8, 16], [2, 32]]
 def attend_triton(
     query: Tensor, pool: Tensor, table: Tensor | None, t: int, max_length: int, fused: bool
 ) -> Tensor:
-    """Run all three versions; the contracts are those of `grace.kernels.self_attention`.
+    """Run all versions; the contracts are those of `grace.kernels.self_attention`.
 
     Args:
         query: `[rows, heads, D]`: H query heads, behind them 2 Hkv heads of new keys and values
-            where `fused`.
+            where `fused`. With a table and not `fused` it is `[blocks, H, D]` and read through it.
         pool: `[blocks, 2, Hkv, D]`.
         table: int32 `[rows, max_length]`; None where row r owns blocks `r * max_length` and on.
         fused: whether position t comes from `query` and is to be written.
     """
     rows, heads, head_dim = query.shape
+    rows = rows if table is None else len(table)
     num_kv_heads = pool.shape[2]
     num_heads = heads - 2 * num_kv_heads if fused else heads
     if query.stride(2) != 1 or query.stride(1) != head_dim:
@@ -85,7 +86,10 @@ def attend_kernel(
         place = pool + (block * (2 * KV_HEADS * D))[:, None] + within
         keys += (tl.load(place, mask=mask, other=0.0),)
         values += (tl.load(place + KV_HEADS * D, mask=mask, other=0.0),)
-    row_start = query + (row * query_stride)[:, None]
+    source = row
+    if PAGED and not FUSED:
+        source = tl.load(table + row * L + T, mask=inside, other=0).to(tl.int64)
+    row_start = query + (source * query_stride)[:, None]
     if FUSED:
         place = row_start + GROUP * KV_HEADS * D + within
         keys += (tl.load(place, mask=mask, other=0.0),)

@@ -48,3 +48,9 @@ def paged_reference(qkv: Tensor, pool: Tensor, table: Tensor, t: int) -> Tensor:
     table = table[:, : t + 1].long()
     pool[table[:, t]] = blocks
     return attend_reference(query, pool[table])
+
+
+def from_table_reference(queries: Tensor, pool: Tensor, table: Tensor, t: int) -> Tensor:
+    """Return `[rows, H, D]`; the contract is `self_attention_from_table`'s."""
+    table = table[:, : t + 1].long()
+    return attend_reference(queries[table[:, t]], pool[table])

@@ -1,4 +1,4 @@
-"""Random searches for the tests of decoding over static memory, and what their results must agree in.
+"""Random searches over static memory for the tests of decoding, and what results must agree in.
 
 Two searches with scores that differ by rounding may keep other beams, but only where a cut lets
 them: `assert_agree` follows both through the trie, step by step.
@@ -22,7 +22,7 @@ from grace.kernels.constrained_select import Workspace
 from grace.kernels.logsumexp import logsumexp
 from grace.model.step_decoder import StepDecoder
 
-TOLERANCES = {"float32": 5e-4, "bfloat16": 0.1, "float8": 0.35}
+TOLERANCES = {"float32": 1e-4, "bfloat16": 0.05, "float8": 0.25}
 """Of a whole SID's score between two devices, for models as small and as untrained as these."""
 
 
@@ -44,7 +44,7 @@ def plan_of(trie, width, num_sids=None):
 
 def model_of(index, seed=0, spare_vocab=3, **sizes):
     """A model for an index whose V is more than the catalogue needs."""
-    sizes = {"vocab_size": index.vocab_size + spare_vocab} | sizes
+    sizes = {"vocab_size": index.vocab_size + spare_vocab, "num_recent_tokens": 0} | sizes
     return small_model(seed=seed, num_levels=index.num_levels, **sizes)
 
 
@@ -70,13 +70,13 @@ class Search:
 
     def __init__(
         self, index, model, plan, device="cpu", matching="exact", precision="float32",
-        max_batch=4, ragged=False,
+        max_batch=4, ragged=False, table_bytes=0,
     ):  # fmt: skip
         self.device = device
         self.on_device = DeviceIndex(index, device, matching)
         self.search = StepSearch(
             step_decoder(model, device, precision), self.on_device.trie, self.on_device.matcher,
-            plan, max_batch, model.config.num_context_tokens, ragged,
+            plan, max_batch, model.config.num_context_tokens, ragged, table_bytes,
         )  # fmt: skip
 
     def run(self, requests, context, lengths=None, trace=True):
@@ -116,7 +116,7 @@ class FixedLogits:
         plan: no wider than the trie.
         batch: B, at least the number of requests of any run.
         style: `smooth`; `coarse`, with many equal scores; `holes`, where tokens and whole beams are
-            -inf and a request in three has a NaN or +inf somewhere.
+            -inf, and most requests have a NaN or +inf in one beam of a step.
         matcher: a `DeviceMatcher`, or None.
     """
 
@@ -125,7 +125,10 @@ class FixedLogits:
         self.device = trie.child_tokens.device
         shapes = [(batch, width, trie.vocab_size + 3) for width in plan.widths]
         draw = np.random.default_rng(seed)
-        logits = [_logits(draw, shape, style).to(dtype or torch.float32) for shape in shapes]
+        logits = [
+            _logits(draw, shape, style, t).to(dtype or torch.float32)
+            for t, shape in enumerate(shapes)
+        ]
         self.logits = [columns.to(self.device) for columns in logits]
         self.buffers = StepBuffers.allocate(batch, plan, self.device)
         steps = zip(plan.widths, (*plan.widths[1:], plan.num_sids), trie.most_children, strict=True)
@@ -151,7 +154,7 @@ class FixedLogits:
             found |= {f"{name} {t}": tensor for name, tensor in vars(step).items()}
         return {name: tensor.cpu().clone() for name, tensor in found.items()}
 
-    def _score(self, parents, tokens, t, out):
+    def _score(self, parents, tokens, nodes, t, out):
         logsumexp(self.logits[t], out=out)
         return self.logits[t]
 
@@ -159,7 +162,7 @@ class FixedLogits:
         return (None, None) if self.matcher is None else self.matcher.masks(nodes, most)
 
 
-def _logits(draw, shape, style):
+def _logits(draw, shape, style, t):
     logits = draw.normal(size=shape).astype(np.float32) * 3
     if style == "coarse":
         logits = np.round(logits / 3)
@@ -167,7 +170,7 @@ def _logits(draw, shape, style):
         logits[draw.random(shape) < 0.3] = -np.inf
         logits[draw.random(shape[:2]) < 0.1] = -np.inf
         beam = draw.integers(shape[1]), draw.integers(shape[2])
-        logits[::3, *beam] = draw.choice((np.nan, np.inf))
+        logits[t + 1 :: 4, *beam] = draw.choice((np.nan, np.inf))
     return torch.from_numpy(logits)
 
 
@@ -254,4 +257,4 @@ def assert_whole(trie, leaves, beams, b):
     assert np.array_equal(tokens[:count].numpy(), leaves[nodes[:count].numpy() - trie.first_leaf])
     assert (scores[:-1] >= scores[1:]).all()
     ties = scores[:-1] == scores[1:]
-    assert (nodes[: count - 1][ties] < nodes[1:count][ties]).all()
+    assert (nodes[:count][:-1][ties] < nodes[:count][1:][ties]).all()

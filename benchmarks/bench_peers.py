@@ -38,15 +38,15 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import LogitsProcessorList
 
 from benchmarks import record
-from benchmarks.kernels.bench_select import random_sids, upload
+from benchmarks.kernels.bench_select import random_sids
 from benchmarks.kernels.select_variants import Static
 from benchmarks.peers import hugging_face
 from benchmarks.peers.found import Found, assert_same, count_faults, overlap
-from benchmarks.peers.grace_search import grace_beams, grace_search
+from benchmarks.peers.grace_search import captured, grace_beams
 from benchmarks.peers.static_decoder import (
     Replayed,
     Search,
@@ -84,7 +84,7 @@ class Setup:
 
     @cached_property
     def most_children(self) -> tuple[int, ...]:
-        return upload(self.trie, "cpu").most_children
+        return self.trie.most_children
 
     @cached_property
     def static(self) -> Static:
@@ -104,9 +104,7 @@ class Setup:
         """A search by name; those that are captured or compiled are so for contexts like this."""
         decoder, config = self.model.decoder, self.model.config
         if name == "grace":
-            return lambda context: grace_search(
-                self.model, self.trie, context, widths[:-1], widths[-1]
-            )
+            return captured(self.model, self.trie, widths[:-1], widths[-1], len(context))
         if name.startswith("static"):
             static = StaticDecoder(decoder, self.static, widths)
             if name == "static, graph":
@@ -170,6 +168,9 @@ def make_setup(
         {"fields": [{"name": "gender", "kind": "categorical", "values": ["f"]}]}
     )
     model = EncoderDecoder(config, spec).eval().to(device, dtype)
+    for module in model.modules():
+        if isinstance(module, nn.RMSNorm):
+            module.eps = torch.finfo(torch.float32).eps  # otherwise that of the weights' dtype
     trie, _ = build_trie(random_sids(num_sids, config.vocab_size, config.num_levels, seed))
     return Setup(model, trie, device)
 

@@ -84,7 +84,8 @@ class Maker:
     def arrays(self) -> Arrays:
         """Draw everything."""
         num_ads, num_sids = self.size(ADS), self.size(SIDS)
-        trie, num_sids = self.trie(num_sids)
+        trie = random_trie(num_sids, 1 << TOKEN_BITS, LEVELS, self.random)
+        num_sids = trie.level_sizes[-1]
         extra = self.uniform(num_ads - num_sids).square() * num_sids  # a heavy tail
         extra = (extra.long() * 1_000_003) % num_sids  # its SIDs anywhere in the order
         ads_of = 1 + torch.bincount(extra, minlength=num_sids)
@@ -93,7 +94,7 @@ class Maker:
         return Arrays(
             tables=tables,
             trie=trie,
-            sid_ad_offsets=self.offsets(ads_of),
+            sid_ad_offsets=offsets_of(ads_of),
             ad_signatures=ad_signatures.cpu(),
             ad_state=(self.uniform(num_ads) < 0.02).to(torch.uint8).cpu(),
             requests=[tables.compile(self.targeting()) for _ in range(self.num_requests)],
@@ -107,11 +108,6 @@ class Maker:
         """float64 in [0, 1)."""
         return torch.rand(shape, generator=self.random, device=self.device, dtype=torch.float64)
 
-    def offsets(self, counts: Tensor) -> Tensor:
-        """int32 on the CPU, the running sum of counts."""
-        ends = torch.cumsum(counts, 0)
-        return torch.cat([ends.new_zeros(1), ends]).int().cpu()
-
     def by_appearance(self, size: int, distinct: int) -> Tensor:
         """int32 [size]: numbers below `distinct`, each new one the next, old ones at random."""
         new = torch.zeros(size, dtype=torch.bool, device=self.device)
@@ -120,26 +116,6 @@ class Maker:
         seen = torch.cumsum(new, 0)
         old = (self.uniform(size) * seen).long()
         return torch.where(new, seen - 1, old).clamp(max=distinct - 1).int()
-
-    def trie(self, num_sids: int) -> tuple[Trie, int]:
-        """Random distinct SIDs; some of the asked number coincide."""
-        keys = torch.randint(
-            1 << LEVELS * TOKEN_BITS, (num_sids,), generator=self.random, device=self.device
-        )
-        keys = torch.unique(keys)
-        num_sids, sizes, counts, tokens = len(keys), [len(keys)], [], []
-        for _ in range(LEVELS):
-            tokens.append((keys & (1 << TOKEN_BITS) - 1).int().cpu())
-            keys, children = torch.unique_consecutive(keys >> TOKEN_BITS, return_counts=True)
-            counts.append(children)
-            sizes.append(len(keys))
-        bounds = np.cumsum([0, *reversed(sizes)])
-        trie = Trie(
-            level_offsets=torch.from_numpy(bounds),
-            child_offsets=self.offsets(torch.cat(counts[::-1])),
-            child_tokens=torch.cat(tokens[::-1]),
-        )
-        return trie, num_sids
 
     def tables(self) -> RuleTables:
         """Rules, windows and signatures."""
@@ -184,7 +160,7 @@ class Maker:
         sides = []
         for counts in (sizes * ~excluding, sizes * excluding):
             listed = (self.uniform(int(counts.sum())) * num_values).int().cpu()
-            sides += [self.offsets(counts), listed]
+            sides += [offsets_of(counts), listed]
         names = pa.array([f"{name} {i}" for i in range(num_values)], pa.large_string())
         texts = TextTable.build(names)
         return ValueRules(texts, *sides)
@@ -205,3 +181,27 @@ class Maker:
             some("place", 64, PLACES),
         )
         return Targeting(values, int(self.numpy.integers(0, 60 * DAY)))
+
+
+def random_trie(num_sids: int, vocab: int, levels: int, random: torch.Generator) -> Trie:
+    """The trie of random SIDs, drawn on the generator's device; those that coincide count once."""
+    keys = torch.randint(vocab**levels, (num_sids,), generator=random, device=random.device)
+    keys = torch.unique(keys)
+    sizes, counts, tokens = [len(keys)], [], []
+    for _ in range(levels):
+        tokens.append((keys % vocab).int().cpu())
+        keys, children = torch.unique_consecutive(keys // vocab, return_counts=True)
+        counts.append(children)
+        sizes.append(len(keys))
+    bounds = np.cumsum([0, *reversed(sizes)])
+    return Trie(
+        level_offsets=torch.from_numpy(bounds),
+        child_offsets=offsets_of(torch.cat(counts[::-1])),
+        child_tokens=torch.cat(tokens[::-1]),
+    )
+
+
+def offsets_of(counts: Tensor) -> Tensor:
+    """int32 on the CPU, the running sum of counts."""
+    ends = torch.cumsum(counts, 0)
+    return torch.cat([ends.new_zeros(1), ends]).int().cpu()

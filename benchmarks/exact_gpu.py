@@ -17,13 +17,13 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from benchmarks import record
 from benchmarks.exact_arrays import Arrays, Maker
+from benchmarks.kernels import timing
 from grace.index.batch import Batch
 from grace.index.device_rules import DeviceIntervals
 from grace.index.exact_device import ExactOnDevice
@@ -128,7 +128,7 @@ def measure(
     counts = arrays.counts
 
     def timed(metric: str, run: Callable[[], object], num_bytes: int | None = None) -> dict:
-        times_ms = time_on_stream(run, matcher._stream, repeats)
+        times_ms = timing.replay_times(run, repeats, matcher._stream)
         sizes = {} if num_bytes is None else {"bytes": num_bytes}
         stats = record.quantiles(times_ms)
         if num_bytes is not None:
@@ -213,29 +213,6 @@ def arrays_bytes(matcher: ExactOnDevice, arrays: Arrays, above: int) -> int:
         for offsets, out, _ in matcher._levels
     )
     return above + levels + sum(rules.words.nbytes for rules in matcher._rules[:-1])
-
-
-def time_on_stream(
-    run: Callable[[], object], stream: torch.cuda.Stream, repeats: int
-) -> list[float]:
-    """Milliseconds of each run by events, from a graph, so that no launch waits for the host."""
-    torch.cuda.synchronize()
-    with torch.cuda.stream(stream):
-        run()  # compiles
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        run()
-    with torch.cuda.stream(stream):
-        for _ in range(10):
-            graph.replay()
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
-        events[0].record(stream)
-        for event in events[1:]:
-            graph.replay()
-            event.record(stream)
-    torch.cuda.synchronize()
-    return [first.elapsed_time(last) for first, last in pairwise(events)]
 
 
 if __name__ == "__main__":

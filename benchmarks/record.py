@@ -194,18 +194,24 @@ def kept_rows(benchmark: str, again: Collection[str], results: Path = RESULTS) -
 
 
 def show(benchmark: str, rows: Sequence[dict]) -> None:
-    """Print the rows as a table."""
+    """Print the rows as a table, published figures beside ours where there are any."""
     table = Table(title=benchmark)
+    published = any("reference" in entry for entry in rows)
     for name in ("case", "variant", "metric", "unit"):
         table.add_column(name, overflow="fold")
     for name in ("median", "p20", "p80", "p99", "n"):
         table.add_column(name, justify="right")
+    if published:
+        table.add_column("published", overflow="fold")
     for entry in rows:
+        reference = entry.get("reference")
+        source = f"{format_number(reference['value'])} ({reference['source']})" if reference else ""
         numbers = [entry.get(name) for name in ("value", "p20", "p80", "p99")]
         table.add_row(
             *(entry[name] for name in ("case", "variant", "metric", "unit")),
             *("" if number is None else format_number(number) for number in numbers),
             str(entry.get("n", "")),
+            *([source] if published else []),
         )
     console = Console()
     if not console.is_terminal:

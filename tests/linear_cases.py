@@ -5,7 +5,7 @@ from attention_cases import Draw, assert_close, poisoned
 
 from grace.kernels.fp8_rows.rows import Fp8Rows
 from grace.kernels.linear import linear, swiglu_linear
-from grace.kernels.linear.choice import run_candidate
+from grace.kernels.linear.choice import candidates_for, run_candidate
 from grace.kernels.linear.operands import Operands
 
 FP8 = torch.float8_e4m3fn
@@ -30,10 +30,6 @@ def matrix(draw, dtype, rows, depth):
         return draw.normal(rows, depth).to(dtype)
     scales = (draw.normal(rows).float().abs() + 0.5) / 64
     return Fp8Rows((64 * draw.normal(rows, depth)).to(FP8), scales)
-
-
-def rows_of(x, rows):
-    return Fp8Rows(x.values[rows], x.scales[rows]) if isinstance(x, Fp8Rows) else x[rows]
 
 
 def check_linear(draw, backend, dtype, rows, columns, depth, residual=False, bias=False):
@@ -69,20 +65,40 @@ def check_swiglu_linear(draw, backend, dtype, rows, columns, depth):
     assert_close(got, exact, torch.bfloat16 if dtype == FP8 else dtype)
 
 
-def check_rows_stand_alone(draw, dtype, config, columns, depth, swiglu):
+def operands(draw, dtype, rows, columns, depth, gated, residual=False):
+    x, weight = matrix(draw, dtype, rows, depth), matrix(draw, dtype, columns, depth)
+    out = torch.bfloat16 if dtype == FP8 else dtype
+    added = draw.normal(rows, columns).to(out) if residual else None
+    if dtype == FP8:
+        return Operands(x.values, x.scales, weight.values, weight.scales, added, None, gated, out)
+    return Operands(x, None, weight, None, added, None, gated, out)
+
+
+def check_rows_stand_alone(config, ops):
     """With one configuration a row has the same bits whatever rows stand around it."""
-    x, weight = matrix(draw, dtype, 300, depth), matrix(draw, dtype, columns, depth)
+    whole = run_candidate(config, ops)
+    for first, last in ((0, 1), (5, 140), (100, 229), (299, 300)):
+        rows = slice(first, last)
+        some = ops._replace(
+            x=ops.x[rows].clone(),
+            x_scales=None if ops.x_scales is None else ops.x_scales[rows].clone(),
+            residual=None if ops.residual is None else ops.residual[rows].clone(),
+        )
+        assert torch.equal(run_candidate(config, some), whole[rows])
 
-    def run(x):
-        parts = (x.values, x.scales, weight.values, weight.scales) if dtype == FP8 else (
-            x, None, weight, None
-        )  # fmt: skip
-        out = torch.bfloat16 if dtype == FP8 else dtype
-        return run_candidate(config, Operands(*parts, None, None, swiglu, out))
 
-    whole = run(x)
-    for first, last in ((0, 1), (0, 300), (5, 140), (299, 300), (100, 229)):
-        assert torch.equal(run(rows_of(x, slice(first, last))), whole[first:last])
+def check_every_configuration(draw, dtype, rows, columns, depth, gated):
+    for residual in (False,) if gated else (False, True):
+        ops = operands(draw, dtype, rows, columns, depth, gated, residual)
+        ops = ops._replace(x_scales=ops.x_scales / depth**0.5) if dtype == FP8 else ops
+        ops = ops._replace(x=ops.x / depth**0.5) if dtype != FP8 else ops
+        exact = run_candidate(["reference"], ops).double()
+        for config in candidates_for(ops):
+            with poisoned():
+                got = run_candidate(config, ops)
+            assert_close(got, exact, ops.dtype)
+            if config[0] != "cublas":
+                check_rows_stand_alone(config, ops)
 
 
 def double(x):

@@ -10,9 +10,12 @@ bfloat16` holds FP8's time against bfloat16's, the best of each: below 1, FP8 pa
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import math
+import multiprocessing
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
@@ -50,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--vocab-size", type=int, default=512)
     parser.add_argument("--products", nargs="+", metavar="NAME", help="all by default")
     parser.add_argument("--candidates", action="store_true", help="print every configuration's ms")
+    parser.add_argument("--workers", type=int, default=12, help="processes that compile first")
     options = parser.parse_args(arguments)
     wide, model = options.heads * options.head_dim, options.model_dim
     products = [
@@ -62,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ]
     chosen = [p for p in products if not options.products or p.name in options.products]
     all_rows = sorted({batch * beams for batch in (1, options.batch) for beams in options.beams})
+    if options.device == "cuda" and options.workers:
+        compile_first(chosen, all_rows, options)
     rows = [
         row for product in chosen for r in all_rows for row in measure_product(product, r, options)
     ]
@@ -92,6 +98,46 @@ def measure_product(product: Product, rows: int, options: argparse.Namespace) ->
     for variant, extra in (("product alone", 0), ("with quantising x", stats["value"])):
         ratio = (best_ms["fp8"] + extra) / best_ms["bfloat16"]
         yield record.row(case, variant, "fp8 over bfloat16", "ratio", ratio)
+
+
+def compile_first(
+    products: list[Product], all_rows: list[int], options: argparse.Namespace
+) -> None:
+    """Fill Triton's cache from several processes: there are hundreds of configurations."""
+    jobs = {
+        (tuple(candidate), product.residual, product.swiglu, dtype)
+        for product in products
+        for rows in all_rows
+        for dtype in NAMES
+        for candidate in candidates_for(small_operands(rows, product, dtype))
+    }
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.workers, mp_context=context) as pool:
+        list(pool.map(compile_one, sorted(jobs, key=str)))
+
+
+def compile_one(job: tuple) -> None:
+    """Run a configuration once on a small product of the same form."""
+    from triton.errors import TritonError
+
+    candidate, residual, swiglu, dtype = job
+    with contextlib.suppress(RuntimeError, TritonError):  # what cannot run is named later
+        run_candidate(
+            list(candidate), small_operands(16, Product("", 0, 0, residual, swiglu), dtype)
+        )
+
+
+def small_operands(rows: int, product: Product, dtype: torch.dtype) -> Operands:
+    """Zeros that a kernel compiles for as for any multiples of 16."""
+    x, weight = (torch.zeros(n, 128, dtype=dtype, device="cuda") for n in (rows, 64))
+    scales = [
+        torch.zeros(n, device="cuda") if dtype != torch.bfloat16 else None for n in (rows, 64)
+    ]
+    residual = torch.zeros(rows, 64, dtype=torch.bfloat16, device="cuda")
+    return Operands(
+        x, scales[0], weight, scales[1], residual if product.residual else None, None,
+        product.swiglu, torch.bfloat16,
+    )  # fmt: skip
 
 
 def fastest(sets: list[Operands], what: str, options: argparse.Namespace) -> list[list[Any]]:

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import record
+from benchmarks.kernels import timing
 from benchmarks.kernels.select_variants import DenseMask, Static, Variant
 from grace.index.trie import Trie, build_trie
 from grace.kernels.constrained_select import Selection, Workspace, constrained_select
@@ -193,7 +194,7 @@ def measure(
         def run(variant: Grace | Variant = variant) -> object:
             return variant.search(logits, widths)
 
-        times_ms = replay_times(run, repeats)
+        times_ms = timing.replay_times(run, repeats)
         yield record.row(
             case, f"{name}, graph", "latency", "ms", **record.quantiles(times_ms), counts=counts
         )
@@ -216,11 +217,11 @@ def measure_steps(
     scores = torch.zeros(nodes.shape, device=nodes.device)
     for t, width in enumerate(widths[1:]):
         fixed = (t, logits[t], scores, nodes, width, "auto")
-        times_ms = replay_times(lambda fixed=fixed: grace.step(*fixed), repeats)
+        times_ms = timing.replay_times(lambda fixed=fixed: grace.step(*fixed), repeats)
         yield record.row(case, f"grace, step {t}", "latency", "ms", **record.quantiles(times_ms))
         chosen = grace.step(*fixed)
         nodes, scores = chosen.nodes, chosen.scores
-    times_ms = replay_times(lambda: [logsumexp(columns) for columns in logits], repeats)
+    times_ms = timing.replay_times(lambda: [logsumexp(columns) for columns in logits], repeats)
     yield record.row(case, "grace, normalisers", "latency", "ms", **record.quantiles(times_ms))
 
 
@@ -231,32 +232,6 @@ def profile(fn: Callable[[], object], calls: int = 20) -> str:
             fn()
         torch.cuda.synchronize()
     return profiler.key_averages().table(sort_by="device_time_total", row_limit=20)
-
-
-def replay_times(fn: Callable[[], object], repeats: int, warmup: int = 20) -> list[float]:
-    """Milliseconds of each replay of `fn` captured as one CUDA graph, by events on the device."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        fn()  # compiles, and sizes what libraries allocate
-        fn()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kept = fn()
-    for _ in range(warmup):
-        graph.replay()
-    events = [
-        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-        for _ in range(repeats)
-    ]
-    for start, end in events:
-        start.record()
-        graph.replay()
-        end.record()
-    torch.cuda.synchronize()
-    del kept
-    return [start.elapsed_time(end) for start, end in events]
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -49,36 +50,82 @@ def measure(calls: Sequence[Call], replays: int, device: str, rounds: int = 2) -
     """
     if device == "cpu":
         return record.quantiles(record.time_calls(calls[0], 2, warmup=1))
-    for call in calls:
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+
+    def run() -> None:
         for _ in range(rounds):
             for call in calls:
                 call()
-    for _ in range(5):
-        graph.replay()
-    events = [
-        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-        for _ in range(replays)
-    ]
-    for start, end in events:
-        start.record()
-        graph.replay()
-        end.record()
-    torch.cuda.synchronize()
+
     num_calls = rounds * len(calls)
-    return record.quantiles([start.elapsed_time(end) / num_calls for start, end in events])
+    return record.quantiles([ms / num_calls for ms in replay_times(run, replays)])
+
+
+def replay_times(run: Call, replays: int, stream: torch.cuda.Stream | None = None) -> list[float]:
+    """Milliseconds of each replay of `run`, captured as one CUDA graph; see `event_times`."""
+    return event_times(capture(run, stream).replay, replays, stream)
+
+
+def capture(run: Call, stream: torch.cuda.Stream | None = None) -> torch.cuda.CUDAGraph:
+    """Run what is to be captured once, as it may compile and tune, and capture it.
+
+    Args:
+        stream: where it runs; a new one by default.
+    """
+    stream = stream or torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        run()
+    return graph
+
+
+def event_times(
+    run: Call, replays: int, stream: torch.cuda.Stream | None = None, warmup_ms: float = 5
+) -> list[float]:
+    """Milliseconds between an event before and one after each run, by the device's clock.
+
+    The host waits for none of them, so that it stays ahead of the device.
+
+    Args:
+        run: enqueues the work on the current stream, such as a graph's `replay`.
+        replays: how often it is timed.
+        stream: where it runs; a new one by default.
+        warmup_ms: for how long it runs before, three times at least.
+    """
+    stream = stream or torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        runs, until = 0, time.perf_counter() + warmup_ms / 1e3
+        while runs < 3 or time.perf_counter() < until:
+            run()
+            runs += 1
+            stream.synchronize()
+        events = [
+            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            for _ in range(replays)
+        ]
+        for start, end in events:
+            start.record(stream)
+            run()
+            end.record(stream)
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) for start, end in events]
 
 
 @functools.cache
 def copy_bytes_per_ms(device: str) -> float:
-    """Memory bandwidth of this machine: bytes read plus written by a copy of 2 GiB."""
+    """Memory bandwidth of this machine: bytes read plus written over 2 GiB.
+
+    By a kernel: in a graph `copy_` becomes a node of the copy engine, which is slower.
+    """
     size = 2**31 if device == "cuda" else 2**20
-    source = torch.empty(size, dtype=torch.uint8, device=device).fill_(1)
+    source = torch.ones(size // 8, dtype=torch.int64, device=device)
     target = torch.empty_like(source)
-    return 2 * size / measure([lambda: target.copy_(source)], 20, device)["value"]
+    run = functools.partial(torch.bitwise_not, source, out=target)
+    return 2 * size / measure([run], 20, device)["value"]
 
 
 def bandwidth_rows(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -112,25 +111,3 @@ def on_host(verdict: Verdict | None) -> Verdict | None:
         children=None if children is None else lambda nodes: children(nodes.to(device)).cpu(),
         how=verdict.how,
     )
-
-
-def time_on_gpu(work: Callable[[], object], repeats: int) -> list[float]:
-    """Milliseconds of each run between CUDA events, from a graph: no launch waits for the host."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        work()  # compiles
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        work()
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            graph.replay()
-        events[0].record(stream)
-        for event in events[1:]:
-            graph.replay()
-            event.record(stream)
-    torch.cuda.synchronize()
-    return [first.elapsed_time(last) for first, last in pairwise(events)]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from benchmarks.peers.found import EMPTY, Found
-from grace.decode import BeamPlan, Beams, beam_search
+from grace.decode import BeamPlan, Beams, StepSearch, beam_search
 from grace.decode.generator import Prefill
 from grace.index.trie import Trie
 from grace.model import DecodeBuffers, EncoderDecoder
 from grace.model.beam_cache import BeamCache
+from grace.model.step_decoder import StepDecoder
 
 
 class ContextGenerator:
@@ -44,18 +45,30 @@ def grace_beams(
     return beam_search(generator, prefill, trie, None, plan, len(context))
 
 
-def grace_search(
-    model: EncoderDecoder, trie: Trie, context: Tensor, widths: Sequence[int], num_sids: int
-) -> Found:
-    """Grace's search, from contexts on the model's device to its result.
+def captured(
+    model: EncoderDecoder, trie: Trie, widths: Sequence[int], num_sids: int, batch: int
+) -> Callable[[Tensor], Found]:
+    """Grace's search of up to `batch` requests: one CUDA graph, or the same steps on a CPU.
 
     Args:
-        model: the weights.
+        model: the weights; their dtype is the precision.
         trie: the catalogue.
-        context: [B, T, model_dim], on the model's device and in its dtype.
         widths: beams entering each step.
         num_sids: SIDs kept at the end. Slots past the last one are EMPTY.
+
+    Returns:
+        What takes contexts `[B, T, model_dim]` on the model's device, and waits for the result.
     """
-    beams = grace_beams(model, trie, context, widths, num_sids)
-    dead = beams.scores == -torch.inf
-    return Found(beams.tokens.masked_fill(dead[..., None], EMPTY), beams.scores)
+    weight = model.decoder.start
+    precision = str(weight.dtype).removeprefix("torch.")
+    decoder = StepDecoder(model.decoder, model.config, weight.device, precision)
+    plan = BeamPlan(tuple(widths), num_sids)
+    num_context = model.config.num_context_tokens
+    search = StepSearch(decoder, trie.to(weight.device), None, plan, batch, num_context)
+
+    def run(context: Tensor) -> Found:
+        beams = search.run(context)
+        dead = beams.scores == -torch.inf
+        return Found(beams.tokens.masked_fill(dead[..., None], EMPTY), beams.scores)
+
+    return run

@@ -60,8 +60,11 @@ def beam_search(
             return None if verdict is None else verdict.words, None
         return None, verdict.children(nodes)
 
-    everyone = torch.ones(batch, dtype=torch.bool, device=device)
-    run_steps(score, trie, masks, everyone if verdict is None else verdict.root, buffers)
+    def admit() -> Tensor:
+        everyone = torch.ones(batch, dtype=torch.bool, device=device)
+        return everyone if verdict is None else verdict.root
+
+    run_steps(score, trie, masks, admit, buffers)
     return Beams.of(buffers, batch)
 
 

@@ -44,6 +44,7 @@ class StepSearch:
         num_context: T, context tokens of a request.
         ragged: whether requests have context tokens of their own number.
         table_bytes: the most memory that prefix tables may take.
+        buckets: batch sizes that get a graph, ascending; the last holds `max_batch`.
 
     Attributes:
         tables: the prefix tables, or None.
@@ -62,6 +63,7 @@ class StepSearch:
         num_context: int,
         ragged: bool = False,
         table_bytes: int = 0,
+        buckets: Sequence[int] = BUCKETS,
     ):
         self.decoder, self.trie, self.matcher, self.plan = decoder, trie, matcher, plan
         self.max_batch, self._num_context, self._ragged = max_batch, num_context, ragged
@@ -71,7 +73,7 @@ class StepSearch:
         self.tables = build_prefix_tables(decoder, trie, table_bytes) if table_bytes else None
         if self._device.type != "cuda":
             return
-        self.buckets = fitting_buckets(max_batch)
+        self.buckets = fitting_buckets(max_batch, buckets)
         self._stream = torch.cuda.Stream(self._device)
         try:
             self._allocate(self.buckets[-1])
@@ -110,8 +112,6 @@ class StepSearch:
             with torch.cuda.stream(self._stream):
                 self.decoder.load(self._memory, context, lengths)
                 self._admit(batch, bucket)
-                if self.matcher is not None and self.matcher.ready is not None:
-                    self._stream.wait_event(self.matcher.ready)
                 self._graphs[bucket].replay()
                 return Beams.of(self._buffers[bucket], batch, trace)
 
@@ -174,10 +174,15 @@ class StepSearch:
             logsumexp(columns, out=out)
             return columns
 
-        allowed = self._allowed if self.matcher is None else self.matcher.root
-        run_steps(
-            score, self.trie, self._masks, allowed[:batch], self._buffers[batch], self._workspace
-        )
+        def admit() -> Tensor:
+            if self.matcher is None:
+                return self._allowed[:batch]
+            if self.matcher.ready is not None:
+                # In a graph, too: a replay waits for the matcher's latest batch.
+                torch.cuda.current_stream(self._device).wait_event(self.matcher.ready)
+            return self.matcher.root[:batch]
+
+        run_steps(score, self.trie, self._masks, admit, self._buffers[batch], self._workspace)
 
     def _masks(self, nodes: Tensor, most: int) -> tuple[Tensor | None, Tensor | None]:
         return (None, None) if self.matcher is None else self.matcher.masks(nodes, most)

@@ -13,7 +13,9 @@ from grace.index.trie import Trie
 from grace.kernels.constrained_select import Selection, Workspace, constrained_select
 
 Score = Callable[[Tensor | None, Tensor | None, Tensor, int, Tensor], Tensor]
-"""(parents, tokens, nodes, t, out) -> logits [B, M, V]; writes normalisers, float64 [B, M]."""
+"""(parents, tokens, nodes, t, out) -> logits [B, M, V]; writes normalisers, float64 [B, M].
+
+Parents and tokens are None at t = 0, where nodes mean nothing yet."""
 Masks = Callable[[Tensor, int], tuple[Tensor | None, Tensor | None]]
 """(nodes [B, M], most children of one) -> (words, allowed) of `constrained_select`."""
 
@@ -97,7 +99,7 @@ def run_steps(
     score: Score,
     trie: Trie,
     masks: Masks,
-    allowed: Tensor,
+    admit: Callable[[], Tensor],
     buffers: StepBuffers,
     workspace: Workspace | None = None,
 ) -> None:
@@ -110,18 +112,20 @@ def run_steps(
         score: scores the tokens of a step.
         trie: on the buffers' device.
         masks: what the matcher says of the children of some nodes.
-        allowed: bool `[B]`, whether a request may enter the trie at all.
+        admit: returns bool `[B]`, whether a request may enter the trie at all. Called when the
+            first step is scored, which needs no matcher: it may be at work until then.
         buffers: for B requests.
         workspace: memory of the selections.
     """
-    refused = allowed.logical_not()[:, None]
-    buffers.root.zero_().masked_fill_(refused, -1)
-    buffers.entering(0)[1].zero_().masked_fill_(refused, -torch.inf)
     parents = tokens = None
     for t in range(trie.num_levels):
         nodes, scores = buffers.entering(t)
         normalisers = buffers.normalisers(t)
         columns = score(parents, tokens, nodes, t, normalisers)
+        if t == 0:
+            refused = admit().logical_not()[:, None]
+            nodes.zero_().masked_fill_(refused, -1)
+            scores.zero_().masked_fill_(refused, -torch.inf)
         most = trie.most_children[t]
         words, children = masks(nodes, most)
         chosen = constrained_select(

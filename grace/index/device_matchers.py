@@ -27,7 +27,8 @@ class DeviceMatcher(Protocol):
     Attributes:
         root: bool [32] on the device: whether a request may enter the root; false in rows beyond
             the batch, so that a search of a larger batch finds them dead.
-        ready: what a reader's stream has to wait for; None on the CPU.
+        ready: what a reader's stream has to wait for; None on the CPU. External, so that a graph
+            which waits for it waits for what was recorded last when it is replayed.
         generation: grows when a graph that holds `masks` has to be captured anew, because an
             address or a size that it read has changed.
     """
@@ -193,7 +194,7 @@ def _check(requests: Sequence[CompiledTargeting]) -> None:
 
 
 def _event(device: torch.device) -> torch.cuda.Event | None:
-    return torch.cuda.Event() if device.type == "cuda" else None
+    return torch.cuda.Event(external=True) if device.type == "cuda" else None
 
 
 def _record(event: torch.cuda.Event | None) -> None:

@@ -92,7 +92,7 @@ class ExactOnDevice:
         self.ready: torch.cuda.Event | None = None
         if self.device.type == "cuda":
             self._stream = torch.cuda.Stream(self.device)
-            self.ready = torch.cuda.Event()
+            self.ready = torch.cuda.Event(external=True)
             self._branches = [torch.cuda.Stream(self.device) for _ in self._rules]
         self._prepare(CAPACITY)
 

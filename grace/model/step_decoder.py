@@ -226,7 +226,9 @@ class StepDecoder:
         t: int,
     ) -> tuple[Tensor, Tensor]:
         """Return what `_attend` of the first layer returns, from tables."""
-        tables, batch = state.tables, len(nodes)
+        tables, batch = state.tables, len(state.memory.first_blocks)
+        if t == 0:
+            nodes = torch.zeros(batch, 1, dtype=torch.int64, device=self.device)
         if t < len(tables.levels):
             if len(tables.levels) < self.config.num_levels:
                 state.prefix_blocks = tables.extend(state.prefix_blocks, parents, tokens, batch)

@@ -33,6 +33,8 @@ class Retriever:
         device: where the model, the matcher and the search run; the last filter is the CPU's.
         precision: of the decoder: `float32`, `bfloat16`, `float8` (docs/fp8.md), or `auto`: float32
             on a CPU, bfloat16 on a GPU. Other models than Grace's compute as they like.
+        table_bytes: the most memory that tables of the first layer may take
+            (docs/decode-performance.md); by default 2 GiB on a GPU and none on a CPU.
         batch_size: requests decoded together, at most 32.
         top_k: ads per request, unless the request says otherwise; None returns all.
 
@@ -52,6 +54,7 @@ class Retriever:
         batch_size: int = 16,
         top_k: int | None = None,
         precision: str = "auto",
+        table_bytes: int | None = None,
     ):
         if matching not in MATCHERS:
             raise ConfigError(f"matching must be one of {', '.join(MATCHERS)}, got {matching!r}")
@@ -73,7 +76,9 @@ class Retriever:
         fitted = plan.limited(index.level_sizes)
         # Outside the trie there are more prefixes than nodes: the search stops at M * V by itself.
         self.plan = plan if matching == "off" else fitted
-        self._path = choose_path(model, index, device, precision, matching, self.plan, batch_size)
+        self._path = choose_path(
+            model, index, device, precision, matching, self.plan, batch_size, table_bytes
+        )
 
     def retrieve(self, requests: Sequence[dict], trace: bool = False) -> list[Result]:
         """Answer requests, in their order; a wrong one fails alone, in its result's `error`.

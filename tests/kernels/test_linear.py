@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 from attention_cases import Draw
-from linear_cases import FP8, check_many, check_rows_stand_alone, check_small
+from linear_cases import FP8, check_every_configuration, check_many, check_small
 
 from grace.kernels.fp8_rows.rows import Fp8Rows
 from grace.kernels.linear import BACKENDS, interleave_gate_up, linear, swiglu_linear
 from grace.kernels.swiglu import swiglu
 from grace.kernels.tuning import pinned
 
-OURS = ("triton",)
+OURS = ("triton", "gluon")
 
 
 def gpu(test):
@@ -65,7 +65,7 @@ from linear_cases import *
 let_the_interpreter_loop()
 check_small("triton", (torch.float16, FP8))
 draw = Draw(0, "cpu", torch.float32)
-check_rows_stand_alone(draw, FP8, ["triton", 64, 32, 4, 3, 2, 2], 64, 64, True)
+check_rows_stand_alone(["triton", 64, 32, 4, 3, 2, 2], operands(draw, FP8, 300, 64, 64, True))
 """
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
@@ -76,12 +76,14 @@ check_rows_stand_alone(draw, FP8, ["triton", 64, 32, 4, 3, 2, 2], 64, 64, True)
 def test_every_shape_has_a_configuration_that_fits():
     pytest.importorskip("triton", reason="Triton is not installed")
     from grace.kernels.linear.kernel import triton_candidates
+    from grace.kernels.linear.specialized import specialized_candidates
 
     for rows in (1, 512, 2048, 2049, 16384):
         for gated, residual in ((False, False), (False, True), (True, False)):
-            candidates = triton_candidates(rows, gated, residual)
-            assert len(candidates) > 2
-            assert len({tuple(c) for c in candidates}) == len(candidates)
+            for listed in (triton_candidates, specialized_candidates):
+                candidates = listed(rows, gated, residual)
+                assert len(candidates) > 2
+                assert len({tuple(c) for c in candidates}) == len(candidates)
 
 
 X, WEIGHT = torch.zeros(3, 8), torch.zeros(4, 8)
@@ -105,12 +107,13 @@ WEIGHT8 = Fp8Rows(WEIGHT.to(FP8), torch.ones(4))
         ({"x": X8, "weight": WEIGHT8, "bias": torch.zeros(4)}, r"bias must be bfloat16 \[4\]"),
         ({"backend": "cutlass"}, f"backend must be one of {', '.join(BACKENDS)}"),
         ({"backend": "triton"}, "float32 is none of bfloat16"),
+        ({"x": X.half(), "weight": WEIGHT.half(), "backend": "gluon"}, "compute capability 9"),
         ({"x": X[:, :4].half(), "weight": WEIGHT[:, :4].half(), "backend": "triton"}, "8 bytes"),
     ],
 )
 def test_what_does_not_fit_is_refused(change, message):
     arguments = {"x": X, "weight": WEIGHT} | change
-    if "triton" in change.get("backend", ""):
+    if change.get("backend") in OURS:
         pytest.importorskip("triton", reason="Triton is not installed")
     with pytest.raises(ValueError, match=message):
         linear(**arguments)
@@ -147,13 +150,10 @@ def test_random_sizes_on_a_gpu(backend, dtype):
 @gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, FP8], ids=str)
 @pytest.mark.parametrize("gated", [False, True])
-def test_rows_stand_alone_on_a_gpu(dtype, gated):
-    from grace.kernels.linear.kernel import triton_candidates
-
+def test_every_configuration_and_each_row_alone_on_a_gpu(dtype, gated):
     draw = Draw(0, "cuda", torch.float32)
     for rows in (300, 8192):
-        for config in triton_candidates(rows, gated, False):
-            check_rows_stand_alone(draw, dtype, ["triton", *config], 512, 1024, gated)
+        check_every_configuration(draw, dtype, rows, 512, 1000 // 16 * 16, gated)
 
 
 @gpu

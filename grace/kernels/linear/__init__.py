@@ -7,7 +7,7 @@ from torch import Tensor
 
 from grace.kernels.backends import check_float, check_form, form, runs_plain
 from grace.kernels.fp8_rows.rows import Fp8Rows
-from grace.kernels.linear.choice import BACKENDS, reason_against_triton, run_backend
+from grace.kernels.linear.choice import BACKENDS, reason_against, run_backend
 from grace.kernels.linear.operands import Operands
 
 
@@ -20,13 +20,13 @@ def linear(
 ) -> Tensor:
     """Return `x @ weight.T`, plus the bias, plus the residual. No gradients.
 
-    Sums are float32 (float64 for float64). From bfloat16 and float16 `triton` rounds once, while
+    Sums are float32 (float64 for float64). From bfloat16 and float16 our kernels round once, while
     cuBLAS may round the product before bias and residual are added, and its partial sums where
     torch allows it (`allow_bf16_reduced_precision_reduction`). From FP8 the matrix units keep
     about 13 bits of a sum, in every backend but the reference.
 
-    A row's result does not depend on the other rows' values, NaN neither. With `triton` and one
-    configuration it does not depend on the number of rows either, bit for bit; a configuration is
+    A row's result does not depend on the other rows' values, NaN neither. In one configuration of
+    our kernels it does not depend on the number of rows either, bit for bit; a configuration is
     chosen per shape, so between numbers of rows, as with cuBLAS, last bits may differ.
 
     Args:
@@ -34,12 +34,12 @@ def linear(
         weight: `[N, K]` of x's dtype, or FP8 rows with FP8 rows.
         residual: `[rows, N]` of x's dtype, bfloat16 for FP8.
         bias: `[N]` of that dtype.
-        backend: `auto`, `cublas` (torch's product), `triton` (one persistent kernel; bfloat16,
-            float16 and FP8, rows of a multiple of 16 bytes, compute capability 9) or `reference`.
-            `auto` is the reference on a CPU; on CUDA the fastest of the others and of their
-            configurations, measured at the first call of a shape (rows rounded up to a power of
-            two) and kept on disk (`grace.kernels.tuning`); a shape first met inside a graph's
-            capture gets `cublas`.
+        backend: `auto`, `cublas` (torch's product), `triton` or `gluon` (one persistent kernel,
+            the latter with roles for its warps; bfloat16, float16 and FP8, matrices whose rows are
+            multiples of 16 bytes, compute capability 9) or `reference`. `auto` is the reference on
+            a CPU; on CUDA the fastest of the others and of their configurations, measured at the
+            first call of a shape (rows rounded up to a power of two) and kept on disk
+            (`grace.kernels.tuning`); a shape first met inside a graph's capture gets `cublas`.
 
     Returns:
         `[rows, N]` of x's dtype, bfloat16 for FP8; contiguous.
@@ -53,7 +53,7 @@ def linear(
 def swiglu_linear(x: Tensor | Fp8Rows, gate_up: Tensor | Fp8Rows, backend: str = "auto") -> Tensor:
     """Return `silu(gate) * up` of x's gates and values, as `linear` and `swiglu` compute them.
 
-    With `triton` the product is not rounded before the gate; cuBLAS rounds it. No gradients.
+    Our kernels do not round the product before the gate; cuBLAS does. No gradients.
 
     Args:
         x: as in `linear`.
@@ -156,8 +156,8 @@ def _backend(
         x.contiguous(), x_scales, weight.contiguous(), weight_scales,
         None if residual is None else residual.contiguous(), bias, swiglu, dtype,
     )  # fmt: skip
-    if backend == "triton" and (reason := reason_against_triton(ops)):
-        raise ValueError(f"backend triton cannot run this: {reason}; use auto")
+    if backend in ("triton", "gluon") and (reason := reason_against(backend, ops)):
+        raise ValueError(f"backend {backend} cannot run this: {reason}; use auto")
     return run_backend(backend, ops)
 
 

@@ -13,7 +13,7 @@ from grace.kernels.linear.operands import Operands
 from grace.kernels.linear.reference import linear_reference
 from grace.kernels.tuning import choose
 
-BACKENDS = ("auto", "cublas", "triton", "reference")
+BACKENDS = ("auto", "cublas", "triton", "gluon", "reference")
 TRITON_DTYPES = (torch.bfloat16, torch.float16, torch.float8_e4m3fn)
 
 
@@ -41,37 +41,47 @@ def run_candidate(candidate: list[Any], ops: Operands) -> Tensor:
         return linear_reference(ops)
     if backend == "cublas":
         return linear_cublas(ops)
-    from grace.kernels.linear.kernel import linear_triton
+    if backend == "triton":
+        from grace.kernels.linear.kernel import linear_triton
 
-    return linear_triton(ops, config)
+        return linear_triton(ops, config)
+    from grace.kernels.linear.specialized import linear_specialized
+
+    return linear_specialized(ops, config)
 
 
 def candidates_for(ops: Operands) -> list[list[Any]]:
     """Return what can run these operands on a GPU; the first is the default."""
-    if not reason_against_triton(ops):
-        from grace.kernels.linear.kernel import triton_candidates
-
-        configs = triton_candidates(ops.x.shape[0], ops.swiglu, ops.residual is not None)
-        ours = [["triton", *config] for config in configs]
-    else:
-        ours = []
     # torch._scaled_mm takes whole blocks of 16 only.
     whole = ops.x_scales is None or all(size % 16 == 0 for size in ops.weight.shape)
-    return [["cublas" if whole else "reference"], *ours]
+    candidates: list[list[Any]] = [["cublas" if whole else "reference"]]
+    form = (ops.x.shape[0], ops.swiglu, ops.residual is not None)
+    if not reason_against("triton", ops):
+        from grace.kernels.linear.kernel import triton_candidates
+
+        candidates += [["triton", *config] for config in triton_candidates(*form)]
+    if not reason_against("gluon", ops):
+        from grace.kernels.linear.specialized import specialized_candidates
+
+        candidates += [["gluon", *config] for config in specialized_candidates(*form)]
+    return candidates
 
 
-def reason_against_triton(ops: Operands) -> str:
-    """Return why Triton's kernel cannot run these operands, or nothing."""
+def reason_against(backend: str, ops: Operands) -> str:
+    """Return why `triton` or `gluon` cannot run these operands, or nothing."""
     if not HAS_TRITON:
         return "Triton is not installed"
     if ops.x.dtype not in TRITON_DTYPES:
         return f"{ops.x.dtype} is none of bfloat16, float16 and float8_e4m3fn"
     device = ops.x.device
-    if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] < 9:
+    major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
+    if device.type == "cuda" and major < 9:
         return "the GPU has no TMA"
+    if backend == "gluon" and major != 9:
+        return "it is written for GPUs of compute capability 9"
     columns = ops.weight.shape[0] // (1 + ops.swiglu)
     for row_bytes in (ops.x.shape[1] * ops.x.element_size(), columns * ops.dtype.itemsize):
-        if row_bytes == 0 or row_bytes % 16:
+        if row_bytes % 16:
             return f"a row of {row_bytes} bytes is no multiple of 16 bytes"
     if any(t is not None and t.data_ptr() % 16 for t in (ops.x, ops.weight, ops.residual)):
         return "a matrix does not start at a multiple of 16 bytes"

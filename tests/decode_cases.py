@@ -66,17 +66,18 @@ class Search:
     Args:
         index: of `index_of`.
         model: of `model_of`.
+        options: of `StepSearch`.
     """
 
     def __init__(
         self, index, model, plan, device="cpu", matching="exact", precision="float32",
-        max_batch=4, ragged=False, table_bytes=0,
+        max_batch=4, **options,
     ):  # fmt: skip
         self.device = device
         self.on_device = DeviceIndex(index, device, matching)
         self.search = StepSearch(
             step_decoder(model, device, precision), self.on_device.trie, self.on_device.matcher,
-            plan, max_batch, model.config.num_context_tokens, ragged, table_bytes,
+            plan, max_batch, model.config.num_context_tokens, **options,
         )  # fmt: skip
 
     def run(self, requests, context, lengths=None, trace=True):
@@ -142,8 +143,7 @@ class FixedLogits:
 
     def enqueue(self):
         """All steps; with a matcher that has been started."""
-        allowed = self.everyone if self.matcher is None else self.matcher.root[: self.batch]
-        run_steps(self._score, self.trie, self._masks, allowed, self.buffers, self.workspace)
+        run_steps(self._score, self.trie, self._masks, self._admit, self.buffers, self.workspace)
 
     def results(self):
         """Name → tensor on the CPU: everything that a step selects."""
@@ -157,6 +157,13 @@ class FixedLogits:
     def _score(self, parents, tokens, nodes, t, out):
         logsumexp(self.logits[t], out=out)
         return self.logits[t]
+
+    def _admit(self):
+        if self.matcher is None:
+            return self.everyone
+        if self.matcher.ready is not None:
+            torch.cuda.current_stream().wait_event(self.matcher.ready)
+        return self.matcher.root[: self.batch]
 
     def _masks(self, nodes, most):
         return (None, None) if self.matcher is None else self.matcher.masks(nodes, most)

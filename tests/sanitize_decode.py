@@ -49,8 +49,6 @@ class EagerSearch(StepSearch):
         bucket = next(b for b in self.buckets if b >= batch)
         self.decoder.load(self._memory, context, lengths)
         self._admit(batch, bucket)
-        if self.matcher is not None:
-            torch.cuda.current_stream().wait_event(self.matcher.ready)
         self._enqueue(bucket)
         return Beams.of(self._buffers[bucket], batch, trace)
 
@@ -84,8 +82,6 @@ def check_selection(index, requests, matching):
         fixed = FixedLogits(there.trie, plan, 2, there.matcher, "holes")
         if there.matcher is not None:
             there.matcher.start(requests[:2])
-            if there.matcher.ready is not None:
-                torch.cuda.current_stream().wait_event(there.matcher.ready)
         fixed.poison()
         fixed.enqueue()
         results.append(fixed.results())

@@ -5,6 +5,7 @@ It computes what `grace.model.decoder.Decoder.step` computes. Rows are `b * M + 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -120,7 +121,8 @@ class StepDecoder:
             )
         self.config, self.precision, self.device = config, precision, torch.device(device)
         self.dtype, fp8 = PRECISIONS[precision], precision == "float8"
-        decoder = decoder.to(self.device)
+        # Whole, so that no later change of the module reaches some of the weights.
+        decoder = copy.deepcopy(decoder).to(self.device)
         self.eps = decoder.output_norm.eps or torch.finfo(torch.float32).eps
         self.layers = [StepLayer(layer, self.dtype, fp8) for layer in decoder.layers]
         self.output_norm = _norm_weight(decoder.output_norm, self.dtype)

@@ -130,14 +130,12 @@ def cross_attention_fp8(
         values = cross_attention_fp8_reference(query, key, value, scales, lengths)
     else:
         values = torch.ops.grace.cross_attention_fp8(query, key, value, scales, lengths, chosen)
-    rows = batch * query.shape[1]
-    return Fp8Rows(
-        values.view(rows, -1), scales.repeat_interleave(query.shape[1], output_size=rows)
-    )
+    per_row = scales[:, None].expand(-1, query.shape[1]).flatten()
+    return Fp8Rows(values.view(len(per_row), -1), per_row)
 
 
 def value_scales(value: Tensor) -> Tensor:
-    """Return float32 `[B]`, the largest magnitude among a request's values by E4M3's largest number.
+    """Return float32 `[B]`, the largest magnitude of a request's values by E4M3's largest number.
 
     Args:
         value: `[B, ...]`, any floating dtype; NaN or infinity gives NaN, all zeros 1.

@@ -53,7 +53,8 @@ def cross_attention_triton(
             *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *out.stride()[:3],
             T=num_positions, GROUP=num_heads // num_kv_heads, D=head_dim, WIDE_D=wide_dim,
             BLOCK_M=block_m, BLOCK_T=block_t, TILES=tiles, STAGES=stages, PRECISION=precision,
-            MASKED=lengths is not None, SCALED=scales is not None, num_warps=warps, num_stages=stages,
+            MASKED=lengths is not None, SCALED=scales is not None, num_warps=warps,
+            num_stages=stages,
         )  # fmt: skip
 
     shape = (

@@ -1,7 +1,8 @@
 """Measured choices between ways to run the same kernel, remembered in the process and on disk.
 
 A choice is made once per operation, shape and machine: at the first call outside a CUDA graph's
-capture. It goes by the time on the device (`grace.kernels.device_time`), as it counts in a graph. So a program warms a shape up before it captures it, as it must anyway.
+capture. It goes by the time on the device (`grace.kernels.device_time`), as it counts in a graph.
+So a program warms a shape up before it captures it, as it must anyway.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import torch
 
+from grace.kernels.capture import own_stream
+
 CALLS, REPLAYS = 8, 7
 FLUSH_BYTES = 2**27  # more than any cache holds
 
@@ -36,7 +38,7 @@ def _flush_ms(device: torch.device) -> float:
 
 def _replay_ms(call: Callable[[], object], device: torch.device) -> float:
     """Return the median milliseconds of a graph of `CALLS` calls."""
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
+    graph, stream = torch.cuda.CUDAGraph(), own_stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
         graph.capture_begin(capture_error_mode="thread_local")

@@ -13,7 +13,6 @@ import hashlib
 import importlib.metadata
 import json
 import math
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,13 @@ from typing import Any
 import torch
 
 from grace.files import atomic_write
+from grace.kernels.capture import device_lock
 from grace.kernels.device_time import device_ms
 
 METHOD = 2
 """Of measuring: what another one chose is not used."""
 
 _chosen: dict[tuple, Any] = {}
-_lock = threading.RLock()  # a candidate may itself choose
 _pick: Callable[[Sequence[Any]], Any] | None = None
 
 
@@ -75,7 +74,7 @@ def choose(
         return _chosen[key]
     if torch.cuda.is_current_stream_capturing():
         return candidates[0]
-    with _lock:
+    with device_lock:  # a candidate may itself choose
         if key not in _chosen:
             path = _file(operation, shape, candidates, device)
             kept = json.loads(path.read_text())["choice"] if path.exists() else None

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from model_cases import small_model
+from model_cases import small_model, with_random_norms
 
 from grace.errors import ConfigError
 from grace.kernels.self_attention import self_attention_paged
@@ -54,7 +54,7 @@ class Beams:
 
 def drawn(seed, batch, **sizes):
     """A model, a context `[B, T, model_dim]` and beams."""
-    model = small_model(seed=seed, num_recent_tokens=0, **sizes)
+    model = with_random_norms(small_model(seed=seed, num_recent_tokens=0, **sizes), seed)
     draw = torch.Generator().manual_seed(seed)
     context = torch.randn(batch, model.config.num_context_tokens, model.config.model_dim,
                           generator=draw)  # fmt: skip

@@ -10,9 +10,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grace.kernels.backends import check_float, check_form, form, runs_plain
+from grace.kernels.backends import check_float, check_form, form, runs_plain, triton_or_reference
 from grace.kernels.cross_attention.choice import BACKENDS, choose_backend, run_backend
-from grace.kernels.cross_attention.reference import cross_attention_reference
+from grace.kernels.cross_attention.reference import (
+    cross_attention_fp8_reference,
+    cross_attention_reference,
+    value_scales_reference,
+)
+from grace.kernels.fp8_rows.rows import Fp8Rows
 
 
 def cross_attention(
@@ -46,6 +51,69 @@ def cross_attention(
         ValueError: if shapes, dtypes, devices or the backend do not fit.
         RuntimeError: if the named backend cannot run these sizes or this dtype here.
     """
+    _check(query, key, value, lengths)
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    if backend == "flash" and lengths is not None:
+        raise ValueError("backend flash takes no lengths; use auto, triton, cudnn or efficient")
+    if backend == "triton" and query.dtype == torch.float64:
+        raise ValueError("backend triton takes no float64; use auto or reference")
+    if lengths is not None:
+        lengths = lengths.clamp(1, key.shape[2])
+    if backend == "auto" and query.device.type == "cpu":
+        backend = "reference"
+    if runs_plain(backend):
+        return cross_attention_reference(query, key, value, lengths).contiguous()
+    return torch.ops.grace.cross_attention(query, key, value, lengths, backend)
+
+
+def cross_attention_fp8(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scales: Tensor,
+    lengths: Tensor | None = None,
+    backend: str = "auto",
+) -> Fp8Rows:
+    """Return `cross_attention` in FP8, by scales that are known before any of its numbers.
+
+    A row is a mean of values, so no number in it passes the largest of them: a request's
+    `value_scales` serve all its rows, which a program that knows one head could not measure.
+
+    Args:
+        query: as in `cross_attention`, like key, value and lengths.
+        scales: float32 `[B]`, one for all rows of a request; none 0.
+        backend: `auto` (Triton on CUDA, else the reference), `triton` or `reference`.
+
+    Returns:
+        Values `[B M, H D]`, scales `[B M]`.
+
+    Raises:
+        ValueError: if shapes, dtypes, devices or the backend do not fit.
+    """
+    _check(query, key, value, lengths)
+    check_form("scales", scales, query.shape[:1], query.new_empty(0, dtype=torch.float32))
+    chosen = triton_or_reference(backend, query)
+    if lengths is not None:
+        lengths = lengths.clamp(1, key.shape[2])
+    if runs_plain(chosen):
+        return Fp8Rows(*cross_attention_fp8_reference(query, key, value, scales, lengths))
+    rows = torch.ops.grace.cross_attention_fp8(query, key, value, scales, lengths, chosen)
+    return Fp8Rows(*rows)
+
+
+def value_scales(value: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """Return float32 `[B]`, the largest magnitude of each request's values by 448.
+
+    At least 2^-126, but 1 where all are 0, and NaN where one is NaN or infinite.
+
+    Args:
+        value: as in `cross_attention`, like lengths; positions past a length do not count.
+    """
+    return value_scales_reference(value, lengths)
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> None:
     check_float("query", query)
     if query.ndim != 4 or key.ndim != 4 or query.numel() == 0 or key.numel() == 0:
         raise ValueError(
@@ -64,19 +132,6 @@ def cross_attention(
             f"lengths must be int32 [{batch}] on {query.device}, got {form(lengths)} "
             f"on {lengths.device}"
         )
-    if backend not in BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
-    if backend == "flash" and lengths is not None:
-        raise ValueError("backend flash takes no lengths; use auto, triton, cudnn or efficient")
-    if backend == "triton" and query.dtype == torch.float64:
-        raise ValueError("backend triton takes no float64; use auto or reference")
-    if lengths is not None:
-        lengths = lengths.clamp(1, key.shape[2])
-    if backend == "auto" and query.device.type == "cpu":
-        backend = "reference"
-    if runs_plain(backend):
-        return cross_attention_reference(query, key, value, lengths).contiguous()
-    return torch.ops.grace.cross_attention(query, key, value, lengths, backend)
 
 
 @torch.library.custom_op("grace::cross_attention", mutates_args=())
@@ -91,3 +146,33 @@ def _cross_attention(
 @_cross_attention.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None, backend: str) -> Tensor:
     return query.new_empty(query.shape)
+
+
+@torch.library.custom_op("grace::cross_attention_fp8", mutates_args=())
+def _cross_attention_fp8(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scales: Tensor,
+    lengths: Tensor | None,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    if backend == "reference":
+        return cross_attention_fp8_reference(query, key, value, scales, lengths)
+    from grace.kernels.cross_attention.kernel import cross_attention_fp8_triton
+
+    return cross_attention_fp8_triton(query, key, value, scales, lengths)
+
+
+@_cross_attention_fp8.register_fake
+def _(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scales: Tensor,
+    lengths: Tensor | None,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    batch, beams, num_heads, head_dim = query.shape
+    shape = (batch * beams, num_heads * head_dim)
+    return query.new_empty(shape, dtype=torch.float8_e4m3fn), scales.new_empty(batch * beams)

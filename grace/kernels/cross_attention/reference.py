@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from grace.kernels.fp8_rows.reference import LARGEST, LEAST_SCALE
+
 
 def cross_attention_reference(
     query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None
@@ -26,3 +28,25 @@ def cross_attention_reference(
     attended = torch.softmax(scores, -1) @ value
     heads = attended.unflatten(2, (-1, beams)).permute(0, 3, 1, 2, 4)
     return heads.reshape(batch, beams, num_heads, head_dim).to(query.dtype)
+
+
+def cross_attention_fp8_reference(
+    query: Tensor, key: Tensor, value: Tensor, scales: Tensor, lengths: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return values `[B M, H D]` and scales; the contract is `cross_attention_fp8`'s."""
+    batch, beams = query.shape[:2]
+    attended = cross_attention_reference(query.float(), key.float(), value.float(), lengths)
+    scales = scales.repeat_interleave(beams)
+    rows = attended.reshape(batch * beams, -1) / scales[:, None]
+    return rows.to(torch.float8_e4m3fn), scales
+
+
+def value_scales_reference(value: Tensor, lengths: Tensor | None) -> Tensor:
+    """Return float32 `[B]`; the contract is `value_scales`'."""
+    largest = value.abs().amax((1, 3)).float()
+    if lengths is not None:
+        beyond = torch.arange(value.shape[2], device=value.device) >= lengths[:, None]
+        largest = largest.masked_fill(beyond, 0)
+    largest = largest.amax(1)
+    scales = (largest / LARGEST).clamp_min(LEAST_SCALE).masked_fill(largest == 0, 1.0)
+    return scales.masked_fill(~largest.isfinite(), torch.nan)

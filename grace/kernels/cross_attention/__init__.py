@@ -110,6 +110,8 @@ def value_scales(value: Tensor, lengths: Tensor | None = None) -> Tensor:
     Args:
         value: as in `cross_attention`, like lengths; positions past a length do not count.
     """
+    if lengths is not None:
+        lengths = lengths.clamp(1, value.shape[2])
     return value_scales_reference(value, lengths)
 
 

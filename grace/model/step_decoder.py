@@ -16,7 +16,7 @@ from grace.errors import ConfigError
 from grace.kernels.block_reorder import block_reorder, start_blocks
 from grace.kernels.cross_attention import cross_attention, cross_attention_fp8, value_scales
 from grace.kernels.fp8_rows import Fp8Rows, add_rms_norm_fp8, rms_norm_fp8
-from grace.kernels.linear import interleave_gate_up
+from grace.kernels.linear import equalise_gates, interleave_gate_up
 from grace.kernels.rms_norm import add_rms_norm, rms_norm
 from grace.kernels.self_attention import (
     self_attention_from_table,
@@ -103,10 +103,13 @@ class StepLayer:
         self.cross_output = Projection(cross.output.weight, dtype, fp8)
         self.context = Projection(cross.key_value.weight, dtype, False)
         self.ffn_norm = _norm_weight(layer.feed_forward_norm, dtype)
-        gate_up = interleave_gate_up(layer.feed_forward.gate_up.weight)
+        down = layer.feed_forward.down.weight.detach()
+        gate_up = interleave_gate_up(layer.feed_forward.gate_up.weight.detach())
+        if fp8:
+            gate_up, down = equalise_gates(gate_up, down)
         self.gate_up = Projection(gate_up, dtype, fp8)
         self.gate_bound = self.gate_up.gate_bound()
-        self.down = Projection(layer.feed_forward.down.weight, dtype, fp8)
+        self.down = Projection(down, dtype, fp8)
 
 
 class StepDecoder:

@@ -21,6 +21,7 @@ from linear_cases import (
 from grace.kernels.fp8_rows.rows import Fp8Rows
 from grace.kernels.linear import (
     BACKENDS,
+    equalise_gates,
     gate_bound,
     interleave_gate_up,
     linear,
@@ -72,6 +73,23 @@ def test_no_row_passes_the_bound_and_some_row_comes_near(seed, gates, depth):
     share = swiglu_linear(x, gate_up).abs().amax(1) / x.square().sum(1)
     assert share.max() <= bound * (1 + 1e-6)
     assert share.max() >= bound * (1 - 1e-6)
+
+
+def test_equal_gates_are_the_same_function():
+    draw = Draw(0, "cpu", torch.float32)
+    gate_up, down, x = draw.normal(14, 5), draw.normal(3, 7), draw.normal(4, 5)
+    gate_up[2] *= 300
+    gate_up[5] /= 1e4
+    gate_up[8:10] = 0
+    equal_up, equal_down = equalise_gates(gate_up, down)
+    bounds = [gate_bound(equal_up[2 * f : 2 * f + 2]) for f in range(7)]
+    assert bounds[4] == 0
+    assert max(bounds) <= 2.01 * min(bounds[:4] + bounds[5:])
+    wanted = swiglu_linear(x, gate_up) @ down.T
+    assert torch.equal(swiglu_linear(x, equal_up) @ equal_down.T, wanted)
+    none = equalise_gates(torch.zeros(4, 5), torch.ones(3, 2))
+    assert (none[0] == 0).all()
+    assert (none[1] == 1).all()
 
 
 def test_no_rows_give_none():

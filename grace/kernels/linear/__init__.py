@@ -9,7 +9,9 @@ from grace.kernels.backends import check_float, check_form, form, runs_plain
 from grace.kernels.fp8_rows.rows import Fp8Rows
 from grace.kernels.linear.choice import BACKENDS, reason_against, run_backend
 from grace.kernels.linear.operands import Operands
-from grace.kernels.linear.reference import gate_bound_reference
+from grace.kernels.linear.reference import gate_bounds_reference
+
+MOST_POWER = 24  # so that no weight of a common size leaves its dtype's range
 
 
 def linear(
@@ -111,7 +113,26 @@ def gate_bound(gate_up: Tensor | Fp8Rows) -> float:
     matrix = gate_up.float() if isinstance(gate_up, Fp8Rows) else gate_up
     if matrix.ndim != 2 or matrix.shape[0] % 2 or matrix.shape[0] == 0:
         raise ValueError(f"gate_up must be [2 F, K], F not 0, got {form(matrix)}")
-    return gate_bound_reference(matrix).item()
+    return gate_bounds_reference(matrix).amax().item()
+
+
+def equalise_gates(gate_up: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weights of the same function whose gates have about the same bound.
+
+    One gate with large weights would have `gate_bound` speak for itself alone, and
+    `swiglu_linear_fp8` keep fewer bits of the others. So each value's weights are divided, and what
+    reads it multiplied, by a power of two, which rounds nothing.
+
+    Args:
+        gate_up: `[2 F, K]`, as in `swiglu_linear`.
+        down: `[N, F]`, of the product that follows.
+    """
+    bounds = gate_bounds_reference(gate_up)
+    typical = bounds[bounds > 0].log2().median() if (bounds > 0).any() else bounds.new_zeros(())
+    powers = (bounds.log2() - typical).round().nan_to_num(0, 0, 0).clamp(-MOST_POWER, MOST_POWER)
+    factors = powers.exp2().to(gate_up.dtype)
+    both = torch.stack([torch.ones_like(factors), 1 / factors], 1).flatten()
+    return gate_up * both[:, None], down * factors
 
 
 def interleave_gate_up(weight: Tensor) -> Tensor:

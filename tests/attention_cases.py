@@ -10,12 +10,16 @@ import itertools
 import torch
 
 from grace.kernels.block_reorder import block_reorder, start_blocks
-from grace.kernels.cross_attention import cross_attention
+from grace.kernels.cross_attention import cross_attention, cross_attention_fp8, value_scales
+from grace.kernels.fp8_rows.rows import Fp8Rows
 from grace.kernels.rms_norm import add_rms_norm, rms_norm
 from grace.kernels.self_attention import (
     self_attention,
+    self_attention_from_table,
+    self_attention_from_table_fp8,
     self_attention_fused,
     self_attention_paged,
+    self_attention_paged_fp8,
 )
 from grace.kernels.swiglu import swiglu
 from grace.kernels.tuning import pinned
@@ -90,8 +94,18 @@ def check_self_attention(draw, backend, rows, heads, head_dim, max_length):
         fused = self_attention_fused(qkv, fused_cache, t, backend)
         query = qkv.unflatten(1, (-1, head_dim))[:, :num_heads]
         dense = self_attention(query, fused_cache, t, backend)
-    for got in (paged, fused, dense):
+        queries = draw.normal(blocks, num_heads, head_dim)
+        queries[table[:, t].long()] = query
+        from_table = self_attention_from_table(queries, paged_pool, table, t, backend)
+    for got in (paged, fused, dense, from_table):
         assert_close(got, exact, draw.dtype)
+    narrow_pool = pool.clone()
+    with poisoned(), draw.pinned():
+        narrow = self_attention_paged_fp8(qkv, narrow_pool, table, t, backend)
+        again = self_attention_from_table_fp8(queries, paged_pool, table, t, backend)
+    for got in (narrow, again):
+        check_fp8(got, exact.flatten(1), draw.dtype)
+    torch.testing.assert_close(narrow_pool, paged_pool, rtol=0, atol=0, equal_nan=True)
     # Written: position t of each row, bit for bit, and nothing else.
     cache[:, t] = exact_cache[:, t].to(draw.dtype)
     pool[table[:, t].long()] = cache[:, t]
@@ -104,9 +118,24 @@ def check_self_attention(draw, backend, rows, heads, head_dim, max_length):
         qkv[lost] = torch.nan
         with draw.pinned():
             again = self_attention_paged(qkv, paged_pool.clone(), table, t, backend)
+            narrow = self_attention_paged_fp8(qkv, paged_pool.clone(), table, t, backend)
         assert again[lost].isnan().all()
+        assert narrow.float()[lost].isnan().all()
         others = torch.arange(rows, device=draw.device) != lost
         assert_close(again[others], exact[others], draw.dtype)
+        some = Fp8Rows(narrow.values[others], narrow.scales[others])
+        check_fp8(some, exact.flatten(1)[others], draw.dtype)
+
+
+def check_fp8(got, exact, dtype):
+    """Rows by their largest number, each number within half a step and what dtype rounds."""
+    assert (got.values.dtype, got.scales.dtype) == (torch.float8_e4m3fn, torch.float32)
+    assert got.values.shape == exact.shape
+    assert got.values.is_contiguous()
+    tolerance, scales = TOLERANCES[dtype], exact.abs().amax(1) / 448
+    torch.testing.assert_close(got.scales.double(), scales, rtol=2 * tolerance, atol=tolerance)
+    allowed = exact.abs() / 16 + scales[:, None] * 2.0**-10 + tolerance
+    assert ((got.float().double() - exact).abs() <= allowed).all()
 
 
 def check_cross_attention(draw, backend, batch, beams, heads, positions, head_dim, ragged):
@@ -122,13 +151,39 @@ def check_cross_attention(draw, backend, batch, beams, heads, positions, head_di
     with poisoned(), draw.pinned():
         got = cross_attention(query, key, value, lengths, backend)
     assert_close(got, exact, draw.dtype)
+    if backend in ("triton", "reference", "auto"):
+        scales = value_scales(value, lengths)
+        with poisoned(), draw.pinned():
+            narrow = cross_attention_fp8(query, key, value, scales, lengths, backend)
+        assert torch.equal(narrow.scales, scales.repeat_interleave(beams))
+        check_narrow_context(narrow, exact, draw.dtype)
 
-    # A request of NaN stays alone.
+    # A request of NaN stays alone, and a row of NaN.
     if batch > 1:
         query[0], key[0], value[0] = torch.nan, torch.nan, torch.nan
+        query[1, 0] = torch.nan
         with draw.pinned():
             again = cross_attention(query, key, value, lengths, backend)
-        assert_close(again[1:], exact[1:], draw.dtype)
+        assert again[1, 0].isnan().all()
+        assert_close(again[1:].flatten(0, 1)[1:], exact[1:].flatten(0, 1)[1:], draw.dtype)
+        if backend in ("triton", "reference", "auto"):
+            scales = value_scales(value, lengths)
+            assert scales.isnan().nonzero().tolist() == [[0]]
+            with draw.pinned():
+                narrow = cross_attention_fp8(query, key, value, scales, lengths, backend)
+            assert narrow.float()[:beams].isnan().all()
+            others = Fp8Rows(narrow.values[beams + 1 :], narrow.scales[beams + 1 :])
+            check_narrow_context(others, exact[1:].flatten(0, 1)[1:], draw.dtype)
+
+
+def check_narrow_context(got, exact, dtype):
+    """Each number within half a step of its row's scale and what dtype rounds."""
+    assert (got.values.dtype, got.scales.dtype) == (torch.float8_e4m3fn, torch.float32)
+    assert got.values.is_contiguous()
+    exact = exact.reshape(len(got.scales), -1)
+    allowed = exact.abs() / 16 + got.scales[:, None] * 2.0**-10 + TOLERANCES[dtype]
+    assert got.values.shape == exact.shape
+    assert ((got.float().double() - exact).abs() <= allowed).all()
 
 
 def check_block_reorder(draw, backend, batch, widths, max_length):
@@ -173,7 +228,13 @@ def check_swiglu(draw, backend, shape):
 def check_small(backend, device="cpu", dtype=torch.float32):
     """Every kernel at sizes that the interpreter can bear."""
     for seed, (rows, heads, head_dim, max_length) in enumerate(
-        [(5, (4, 2), 32, 4), (3, (2, 2), 48, 1), (7, (3, 1), 32, 8), (1, (1, 1), 40, 3)]
+        [
+            (5, (4, 2), 32, 4),
+            (3, (2, 2), 48, 1),
+            (7, (3, 1), 32, 8),
+            (1, (1, 1), 40, 3),
+            (4, (3, 3), 32, 2),
+        ]
     ):
         check_self_attention(Draw(seed, device, dtype), backend, rows, heads, head_dim, max_length)
     for seed, (batch, beams, heads, positions, head_dim, ragged) in enumerate(

@@ -10,6 +10,7 @@ from grace.kernels.fp8_rows import add_rms_norm_fp8, quantize_rows, rms_norm_fp8
 
 EPS = 1e-5
 LEAST = 2.0**-9  # of E4M3
+BOUND = 5.0  # of some weight
 KERNELS = ("quantize_rows", "rms_norm_fp8", "add_rms_norm_fp8", "swiglu_fp8")
 
 
@@ -41,15 +42,15 @@ def inputs(name, draw, rows, dim):
     return {"quantize_rows": tensors[:1], "rms_norm_fp8": tensors[::2]}.get(name, tensors)
 
 
-def run(name, tensors, backend="auto"):
-    """Return the rows, and the sum or None."""
+def run(name, tensors, backend="auto", bound=None):
+    """Return the rows, and the sum or None; a norm gives gated scales where there is a bound."""
     if name == "quantize_rows":
         return quantize_rows(*tensors, backend), None
     if name == "swiglu_fp8":
         return swiglu_fp8(*tensors, backend), None
     if name == "rms_norm_fp8":
-        return rms_norm_fp8(*tensors, EPS, backend), None
-    return add_rms_norm_fp8(*tensors, EPS, backend)
+        return rms_norm_fp8(*tensors, EPS, backend, bound), None
+    return add_rms_norm_fp8(*tensors, EPS, backend, bound)
 
 
 def exact(name, tensors):
@@ -71,7 +72,7 @@ def check(name, draw, backend, rows, dim):
     if rows > 2:
         tensors[0][1] = 0
     with poisoned(), draw.pinned():
-        got, total = run(name, tensors, backend)
+        got, total = run(name, tensors, backend, BOUND)
     assert (got.values.dtype, got.scales.dtype) == (torch.float8_e4m3fn, torch.float32)
     assert got.values.shape == (rows, dim)
     assert got.values.is_contiguous()
@@ -87,14 +88,31 @@ def check(name, draw, backend, rows, dim):
     allowed = wanted.abs() * (1 / 16 + 1e-5) + LEAST / 2 * scales[:, None]
     assert ((got.float().double() - wanted).abs() <= allowed).all()
 
+    if "norm" in name:
+        check_gated_scales(got)
+        with draw.pinned():
+            assert run(name, tensors, backend)[0].gated_scales is None
+
     # Rows of NaN and of infinities stay alone.
     if rows > 2:
         tensors[0][0, -1], tensors[0][2, 0] = torch.nan, -torch.inf
         with draw.pinned():
-            spoilt, _ = run(name, tensors, backend)
+            spoilt, _ = run(name, tensors, backend, BOUND)
         assert spoilt.float()[[0, 2]].isnan().all()
         kept = [row for row in range(rows) if row not in (0, 2)]
         assert ((spoilt.float().double() - wanted).abs() <= allowed)[kept].all()
+        if "norm" in name:
+            check_gated_scales(spoilt)
+
+
+def check_gated_scales(rows):
+    """They are what the rows are as they are stored."""
+    squares = rows.float().double().square().sum(1)
+    wanted = torch.where(squares == 0, 1, squares * BOUND / 448)
+    assert rows.gated_scales.dtype == torch.float32
+    torch.testing.assert_close(
+        rows.gated_scales.double(), wanted, rtol=1e-5, atol=0, equal_nan=True
+    )
 
 
 def bits(rows):

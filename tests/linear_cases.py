@@ -4,7 +4,7 @@ import torch
 from attention_cases import Draw, assert_close, poisoned
 
 from grace.kernels.fp8_rows.rows import Fp8Rows
-from grace.kernels.linear import linear, swiglu_linear
+from grace.kernels.linear import gate_bound, linear, swiglu_linear, swiglu_linear_fp8
 from grace.kernels.linear.choice import candidates_for, run_candidate
 from grace.kernels.linear.operands import Operands
 
@@ -65,10 +65,49 @@ def check_swiglu_linear(draw, backend, dtype, rows, columns, depth):
     assert_close(got, exact, torch.bfloat16 if dtype == FP8 else dtype)
 
 
-def operands(draw, dtype, rows, columns, depth, gated, residual=False):
+def check_swiglu_linear_fp8(draw, backend, dtype, rows, columns, depth):
+    """Against float64, within half a step of E4M3; rows of zeros and of NaN stay alone."""
+    x, gate_up = matrix(draw, dtype, rows, depth), matrix(draw, dtype, 2 * columns, depth)
+    scales = bound_scales(x, gate_up)
+    exact = swiglu_linear(double(x), double(gate_up), "reference")
+    assert (exact.abs() <= 448 * scales[:, None]).all()
+    with poisoned(), draw.pinned():
+        got = swiglu_linear_fp8(x, gate_up, scales, backend)
+    assert got.scales is scales
+    assert got.values.dtype == FP8
+    assert got.values.is_contiguous()
+    # The sums keep about 13 bits of their largest term, which the bound is about as large as.
+    rounded = 2.0**-8 if backend == "cublas" else 2.0**-12
+    allowed = exact.abs() * (1 / 16 + rounded) + (2.0**-10 + 448 * rounded / 64) * scales[:, None]
+    assert ((got.float().double() - exact).abs() <= allowed).all()
+    if rows > 2:
+        zero, lost = 0, 2
+        (x.values if isinstance(x, Fp8Rows) else x)[zero] = 0
+        spoil(x, lost)
+        scales = bound_scales(x, gate_up)
+        assert scales[zero] == 1
+        with poisoned(), draw.pinned():
+            again = swiglu_linear_fp8(x, gate_up, scales, backend).float()
+        assert (again[zero] == 0).all()
+        assert again[lost].isnan().all()
+        others = [row for row in range(rows) if row not in (zero, lost)]
+        assert ((again.double() - exact).abs() <= allowed)[others].all()
+
+
+def bound_scales(x, gate_up):
+    squares = (x.float() if isinstance(x, Fp8Rows) else x).float().square().sum(1)
+    return (squares * gate_bound(gate_up) / 448).masked_fill(squares == 0, 1)
+
+
+def operands(draw, dtype, rows, columns, depth, gated, residual=False, narrow=False):
     x, weight = matrix(draw, dtype, rows, depth), matrix(draw, dtype, columns, depth)
     out = torch.bfloat16 if dtype == FP8 else dtype
     added = draw.normal(rows, columns).to(out) if residual else None
+    if narrow:
+        scales = bound_scales(x, weight)
+        return Operands(
+            x.values, x.scales, weight.values, weight.scales, added, None, gated, FP8, scales
+        )
     if dtype == FP8:
         return Operands(x.values, x.scales, weight.values, weight.scales, added, None, gated, out)
     return Operands(x, None, weight, None, added, None, gated, out)
@@ -83,8 +122,26 @@ def check_rows_stand_alone(config, ops):
             x=ops.x[rows].clone(),
             x_scales=None if ops.x_scales is None else ops.x_scales[rows].clone(),
             residual=None if ops.residual is None else ops.residual[rows].clone(),
+            out_scales=None if ops.out_scales is None else ops.out_scales[rows].clone(),
         )
-        assert torch.equal(run_candidate(config, some), whole[rows])
+        assert torch.equal(bits(run_candidate(config, some)), bits(whole[rows]))
+
+
+def bits(matrix):
+    return matrix.view(torch.uint8) if matrix.dtype == FP8 else matrix
+
+
+def check_every_narrow_configuration(draw, rows, columns, depth):
+    """What every backend and configuration stores in E4M3 is within a step of the reference's."""
+    ops = operands(draw, FP8, rows, columns, depth, True, narrow=True)
+    exact = run_candidate(["reference"], ops).double()
+    for config in candidates_for(ops):
+        with poisoned():
+            got = run_candidate(config, ops).double()
+        assert ((got - exact).abs() <= exact.abs() / 8 + 2.0**-5).all(), config
+        assert (got != exact).double().mean() < 0.05, config
+        if config[0] != "cublas":
+            check_rows_stand_alone(config, ops)
 
 
 def check_every_configuration(draw, dtype, rows, columns, depth, gated):
@@ -121,6 +178,8 @@ def check_small(backend, dtypes, device="cpu"):
         check_linear(draw, backend, dtype, 130, 16, 16, residual=True, bias=True)
         check_linear(draw, backend, dtype, 3, 144, 144, bias=True)
         check_swiglu_linear(draw, backend, dtype, 5, 24, 80)
+        check_swiglu_linear_fp8(draw, backend, dtype, 5, 48, 80)
+        check_swiglu_linear_fp8(draw, backend, dtype, 70, 16, 160)
 
 
 def check_many(backend, dtype, seed):
@@ -134,3 +193,4 @@ def check_many(backend, dtype, seed):
         residual, bias = draw.choice(((0, 0), (1, 0), (0, 1), (1, 1)))
         check_linear(draw, backend, dtype, rows, columns, depth, residual, bias)
         check_swiglu_linear(draw, backend, dtype, rows, columns, depth)
+        check_swiglu_linear_fp8(draw, backend, dtype, rows, columns, depth)

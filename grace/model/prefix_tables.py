@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from grace.kernels.self_attention import self_attention_from_table
-
 if TYPE_CHECKING:
     from grace.index.trie import Trie
     from grace.model.step_decoder import StepDecoder
@@ -143,9 +141,6 @@ def _node_rows(
     for start in range(0, len(blocks), CHUNK):
         some = slice(start, start + CHUNK)
         chunk = blocks[some].contiguous()
-        stream, query = decoder.first_block(
-            inputs.index_select(0, chunk[:, t]),
-            self_attention_from_table(tables.queries, tables.pool, chunk, t),
-        )
+        stream, query = decoder.first_block(inputs.index_select(0, chunk[:, t]), tables, chunk, t)
         rows.stream[some], rows.query[some] = stream, query
     return rows

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from grace.kernels.fp8_rows import Fp8Rows, quantize_rows
-from grace.kernels.linear import linear, swiglu_linear
+from grace.kernels.linear import gate_bound, linear, swiglu_linear, swiglu_linear_fp8
 
 LEAST_FP8_FLOPS = 2 * 4096 * 2048 * 1024
 """Below this much work a product in E4M3 and the quantisation before it are slower than bfloat16
@@ -33,12 +33,21 @@ class Projection:
         flops = 2 * rows * self.weight.shape[0] * self.weight.shape[1]
         return self._rows8 is not None and flops >= LEAST_FP8_FLOPS
 
+    def gate_bound(self) -> float | None:
+        """What a norm must know for its rows to go through `swiglu` in E4M3; None without E4M3."""
+        return None if self._rows8 is None else gate_bound(self._rows8)
+
     def __call__(self, x: Tensor | Fp8Rows) -> Tensor:
         """Return `x @ weight^T + bias`, `[rows, N]`."""
         return linear(x, self._for(x), bias=self.bias)
 
-    def swiglu(self, x: Tensor | Fp8Rows) -> Tensor:
-        """Return the gated half, `[rows, N / 2]`; the weight's rows are gate and up in turns."""
+    def swiglu(self, x: Tensor | Fp8Rows) -> Tensor | Fp8Rows:
+        """Return the gated half, `[rows, N / 2]`; the weight's rows are gate and up in turns.
+
+        It is in E4M3 where x has scales for it.
+        """
+        if isinstance(x, Fp8Rows) and x.gated_scales is not None:
+            return swiglu_linear_fp8(x, self._rows8, x.gated_scales)
         return swiglu_linear(x, self._for(x))
 
     def add_to(self, stream: Tensor, x: Tensor | Fp8Rows) -> tuple[Tensor, Tensor | None]:
@@ -47,10 +56,10 @@ class Projection:
         Returns:
             The stream, and what is still to be added to it: None where it was added in place.
         """
+        if isinstance(x, Tensor) and self.takes_fp8(len(x)):
+            x = quantize_rows(x)
         if isinstance(x, Fp8Rows):
             return stream, linear(x, self._rows8)
-        if self.takes_fp8(len(x)):
-            return stream, linear(quantize_rows(x), self._rows8)
         return stream.addmm_(x, self.weight.t()), None
 
     def _for(self, x: Tensor | Fp8Rows) -> Tensor | Fp8Rows:

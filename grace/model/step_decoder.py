@@ -16,9 +16,14 @@ from grace.errors import ConfigError
 from grace.kernels.block_reorder import block_reorder, start_blocks
 from grace.kernels.cross_attention import cross_attention, cross_attention_fp8, value_scales
 from grace.kernels.fp8_rows import Fp8Rows, add_rms_norm_fp8, rms_norm_fp8
-from grace.kernels.linear import interleave_gate_up
+from grace.kernels.linear import equalise_gates, interleave_gate_up
 from grace.kernels.rms_norm import add_rms_norm, rms_norm
-from grace.kernels.self_attention import self_attention_from_table, self_attention_paged
+from grace.kernels.self_attention import (
+    self_attention_from_table,
+    self_attention_from_table_fp8,
+    self_attention_paged,
+    self_attention_paged_fp8,
+)
 from grace.model.config import ModelConfig
 from grace.model.decoder import Decoder, DecoderLayer
 from grace.model.prefix_tables import PrefixTables
@@ -34,33 +39,35 @@ class StepMemory:
 
     Attributes:
         context: per layer `[B, T, 2, H, D]`, cross-attention keys and values of each request.
-        value_scales: per layer float32 `[B]`, of `grace.kernels.cross_attention.value_scales`.
         lengths: int32 `[B]`, how many of the T context tokens a request has; None where all T.
         pools: per layer `[B * sum(widths), 2, H, D]`, a block a beam and step.
         first_blocks: int32 `[B, L]`, the block table of step 0.
         widths: beams a request entering each step.
+        value_scales: per layer float32 `[B]`, scales of cross-attention's rows in E4M3; none where
+            they never are.
     """
 
     context: list[Tensor]
-    value_scales: list[Tensor]
     lengths: Tensor | None
     pools: list[Tensor]
     first_blocks: Tensor
     widths: tuple[int, ...]
+    value_scales: list[Tensor]
 
     @property
     def num_bytes(self) -> int:
         """Its size."""
-        tensors = [*self.context, *self.value_scales, *self.pools, self.first_blocks]
-        return sum(tensor.nbytes for tensor in tensors)
+        tensors = [*self.context, *self.pools, self.first_blocks, *self.value_scales]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def front(self, batch: int) -> StepMemory:
         """Views for a smaller batch."""
         lengths = None if self.lengths is None else self.lengths[:batch]
         context = [layer[:batch] for layer in self.context]
         scales = [layer[:batch] for layer in self.value_scales]
-        blocks = self.first_blocks[:batch]
-        return StepMemory(context, scales, lengths, self.pools, blocks, self.widths)
+        return StepMemory(
+            context, lengths, self.pools, self.first_blocks[:batch], self.widths, scales
+        )
 
 
 @dataclass
@@ -96,9 +103,13 @@ class StepLayer:
         self.cross_output = Projection(cross.output.weight, dtype, fp8)
         self.context = Projection(cross.key_value.weight, dtype, False)
         self.ffn_norm = _norm_weight(layer.feed_forward_norm, dtype)
-        gate_up = interleave_gate_up(layer.feed_forward.gate_up.weight)
+        down = layer.feed_forward.down.weight.detach()
+        gate_up = interleave_gate_up(layer.feed_forward.gate_up.weight.detach())
+        if fp8:
+            gate_up, down = equalise_gates(gate_up, down)
         self.gate_up = Projection(gate_up, dtype, fp8)
-        self.down = Projection(layer.feed_forward.down.weight, dtype, fp8)
+        self.gate_bound = self.gate_up.gate_bound()
+        self.down = Projection(down, dtype, fp8)
 
 
 class StepDecoder:
@@ -156,8 +167,10 @@ class StepDecoder:
         if ragged:
             lengths = torch.full((batch,), num_context, dtype=torch.int32, device=self.device)
         first_blocks = start_blocks(batch, config.num_levels, self.device)
-        scales = [torch.ones(batch, device=self.device) for _ in self.layers]
-        return StepMemory(context, scales, lengths, pools, first_blocks, tuple(widths))
+        scales = []
+        if self.precision == "float8":
+            scales = [torch.ones(batch, device=self.device) for _ in self.layers]
+        return StepMemory(context, lengths, pools, first_blocks, tuple(widths), scales)
 
     def load(self, memory: StepMemory, context: Tensor, lengths: Tensor | None = None) -> None:
         """Project the context of B requests into the front of `memory`.
@@ -169,14 +182,13 @@ class StepDecoder:
         """
         batch, num_context, _ = context.shape
         rows = context.to(self.dtype).flatten(0, 1)
-        for layer, target, scales in zip(
-            self.layers, memory.context, memory.value_scales, strict=True
-        ):
+        for layer, target in zip(self.layers, memory.context, strict=True):
             target[:batch].view(batch * num_context, -1).copy_(layer.context(rows))
-            if self.precision == "float8":
-                scales[:batch] = value_scales(target[:batch, :, 1])
         if memory.lengths is not None:
             memory.lengths[:batch] = num_context if lengths is None else lengths
+        for source, scales in zip(memory.context, memory.value_scales, strict=False):
+            value = source[:batch, :, 1].transpose(1, 2)
+            scales[:batch] = value_scales(value, lengths)
 
     def start(self, memory: StepMemory, tables: PrefixTables | None = None) -> StepState:
         """Begin a search over loaded memory whose batch is exactly that of the search."""
@@ -243,12 +255,23 @@ class StepDecoder:
                 state.prefix_blocks = tables.extend(state.prefix_blocks, parents, tokens, batch)
             return tables.levels[t].of(nodes.flatten())
         state.prefix_blocks = tables.extend(state.prefix_blocks, parents, tokens, batch)
-        heads = self_attention_from_table(tables.queries, tables.pool, state.prefix_blocks, t)
-        return self.first_block(self._embed(batch, tokens, t), heads)
+        return self.first_block(self._embed(batch, tokens, t), tables, state.prefix_blocks, t)
 
-    def first_block(self, x: Tensor, heads: Tensor) -> tuple[Tensor, Tensor]:
-        """Finish the first layer's self-attention block; as `_attend`, from `[rows, H, D]`."""
-        return self._finish_prefix(self.layers[0], x, heads)
+    def first_block(
+        self, x: Tensor, tables: PrefixTables, blocks: Tensor, t: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return what `_attend` of the first layer returns, by its queries, keys and values.
+
+        Args:
+            x: `[rows, model_dim]`, the inputs.
+            tables: queries, keys and values of all tokens.
+            blocks: int32 `[rows, t + 1]`, which of them each row's prefix is.
+            t: the level.
+        """
+        layer = self.layers[0]
+        fp8 = layer.self_output.takes_fp8(len(x))
+        attention = self_attention_from_table_fp8 if fp8 else self_attention_from_table
+        return self._finish_prefix(layer, x, attention(tables.queries, tables.pool, blocks, t))
 
     def _attend(
         self, i: int, layer: StepLayer, x: Tensor, delta: Tensor | None, state: StepState, t: int
@@ -257,8 +280,11 @@ class StepDecoder:
         normed, x = self._norm(x, delta, layer.self_norm, layer.qkv)
         return self._finish_prefix(layer, x, self.attend_prefix(i, layer.qkv(normed), state, t))
 
-    def _finish_prefix(self, layer: StepLayer, x: Tensor, heads: Tensor) -> tuple[Tensor, Tensor]:
-        x, delta = layer.self_output.add_to(x, heads.flatten(1))
+    def _finish_prefix(
+        self, layer: StepLayer, x: Tensor, heads: Tensor | Fp8Rows
+    ) -> tuple[Tensor, Tensor]:
+        heads = heads if isinstance(heads, Fp8Rows) else heads.flatten(1)
+        x, delta = layer.self_output.add_to(x, heads)
         normed, x = self._norm(x, delta, layer.cross_norm, layer.cross_query)
         return x, layer.cross_query(normed)
 
@@ -267,35 +293,49 @@ class StepDecoder:
     ) -> tuple[Tensor, Tensor | None]:
         heads = self.attend_context(i, query, state)
         x, delta = layer.cross_output.add_to(x, heads)
-        normed, x = self._norm(x, delta, layer.ffn_norm, layer.gate_up)
+        bound = layer.gate_bound if layer.down.takes_fp8(len(x)) else None
+        normed, x = self._norm(x, delta, layer.ffn_norm, layer.gate_up, bound)
         return layer.down.add_to(x, layer.gate_up.swiglu(normed))
 
-    def attend_prefix(self, i: int, qkv: Tensor, state: StepState, t: int) -> Tensor:
-        """Self-attention of layer i: `[rows, H, D]` of `[rows, 3 H D]`."""
-        return self_attention_paged(qkv, state.memory.pools[i], state.blocks, t)
+    def attend_prefix(self, i: int, qkv: Tensor, state: StepState, t: int) -> Tensor | Fp8Rows:
+        """Self-attention of layer i of `[rows, 3 H D]`: `[rows, H, D]`, or FP8 `[rows, H D]`."""
+        fp8 = self.layers[i].self_output.takes_fp8(len(qkv))
+        attention = self_attention_paged_fp8 if fp8 else self_attention_paged
+        return attention(qkv, state.memory.pools[i], state.blocks, t)
 
     def attend_context(self, i: int, query: Tensor, state: StepState) -> Tensor | Fp8Rows:
         """Cross-attention of layer i: `[rows, H D]` of `[rows, H D]`."""
-        key, value = state.memory.context[i].transpose(1, 3).unbind(2)
+        memory, rows = state.memory, len(query)
+        key, value = memory.context[i].transpose(1, 3).unbind(2)
         batch, num_heads, _, head_dim = key.shape
         query = query.view(batch, -1, num_heads, head_dim)
-        lengths = state.memory.lengths
-        if self.layers[i].cross_output.takes_fp8(batch * query.shape[1]):
-            return cross_attention_fp8(query, key, value, state.memory.value_scales[i], lengths)
-        return cross_attention(query, key, value, lengths).flatten(0, 1).flatten(1)
+        if self.layers[i].cross_output.takes_fp8(rows):
+            return cross_attention_fp8(query, key, value, memory.value_scales[i], memory.lengths)
+        return cross_attention(query, key, value, memory.lengths).flatten(0, 1).flatten(1)
 
     def norm(self, x: Tensor, weight: Tensor, reader: Projection | None) -> Tensor | Fp8Rows:
         """Return the norm of `[rows, model_dim]`, in the form that its reader takes."""
         return self._norm(x, None, weight, reader)[0]
 
     def _norm(
-        self, x: Tensor, delta: Tensor | None, weight: Tensor, reader: Projection | None
+        self,
+        x: Tensor,
+        delta: Tensor | None,
+        weight: Tensor,
+        reader: Projection | None,
+        gate_bound: float | None = None,
     ) -> tuple[Tensor | Fp8Rows, Tensor]:
-        """Return the norm of the stream and the stream, what was left to add included."""
-        fp8 = reader is not None and reader.takes_fp8(len(x))
+        """Return the norm of the stream and the stream, what was left to add included.
+
+        With a `gate_bound` a reader that takes FP8 may give it, too, by `swiglu`.
+        """
+        if reader is not None and reader.takes_fp8(len(x)):
+            if delta is None:
+                return rms_norm_fp8(x, weight, self.eps, gate_bound=gate_bound), x
+            return add_rms_norm_fp8(delta, x, weight, self.eps, gate_bound=gate_bound)
         if delta is None:
-            return (rms_norm_fp8 if fp8 else rms_norm)(x, weight, self.eps), x
-        return (add_rms_norm_fp8 if fp8 else add_rms_norm)(delta, x, weight, self.eps)
+            return rms_norm(x, weight, self.eps), x
+        return add_rms_norm(delta, x, weight, self.eps)
 
 
 def _norm_weight(norm: nn.RMSNorm, dtype: torch.dtype) -> Tensor:

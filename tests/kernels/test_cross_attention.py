@@ -8,7 +8,12 @@ from attention_cases import Draw
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace.kernels.cross_attention import BACKENDS, cross_attention
+from grace.kernels.cross_attention import (
+    BACKENDS,
+    cross_attention,
+    cross_attention_fp8,
+    value_scales,
+)
 
 sizes = st.integers(1, 5)
 
@@ -71,6 +76,27 @@ def test_what_stands_past_a_length_is_not_seen(seed, batch, positions):
         torch.testing.assert_close(got[b], alone[0], rtol=1e-13, atol=1e-13)
 
 
+def test_value_scales_are_of_what_a_request_can_see():
+    value = torch.zeros(5, 2, 4, 3)
+    value[0, 1, 3, 2], value[1, 0, 0, 0], value[2, 1, 0, 1] = -448.0, 1e-42, torch.nan
+    value[3, 0, 0, 0], value[3, 1, 2, 0] = 4.48, torch.inf
+    seen = value_scales(value)
+    assert seen[[0, 1, 4]].tolist() == [1, 2.0**-126, 1]
+    assert seen[2:4].isnan().all()
+    value[0, 0, 1, 0] = 44.8
+    cut = value_scales(value, torch.tensor([2, 4, 1, 2, 3], dtype=torch.int32))
+    torch.testing.assert_close(cut[[0, 1, 3, 4]], torch.tensor([0.1, 2.0**-126, 0.01, 1]))
+    assert cut[2].isnan()
+
+
+def test_a_share_of_one_is_the_largest_number_of_e4m3():
+    """Where a beam sees nothing but the largest value, its row is that value."""
+    value = torch.full((1, 1, 1, 16), -7.0)
+    rows = cross_attention_fp8(torch.zeros(1, 2, 1, 16), value, value, value_scales(value))
+    assert (rows.values.float() == -448).all()
+    assert torch.equal(rows.float(), torch.full((2, 16), -7.0))
+
+
 def test_every_shape_has_a_candidate_that_fits():
     pytest.importorskip("triton", reason="Triton is not installed")
     from grace.kernels.cross_attention.kernel import SHARED_BYTES, fitting_candidates
@@ -109,3 +135,19 @@ def test_what_does_not_fit_is_refused(change, message):
     arguments = {"query": QUERY, "key": CONTEXT, "value": CONTEXT} | change
     with pytest.raises(ValueError, match=message):
         cross_attention(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"query": QUERY[0]}, r"query must be \[B, M, H, D\]"),
+        ({"lengths": LENGTHS[:1]}, r"lengths must be int32 \[2\]"),
+        ({"scales": torch.ones(3)}, r"scales must be float32 \[2\]"),
+        ({"scales": torch.ones(2).half()}, r"scales must be float32 \[2\]"),
+        ({"backend": "cudnn"}, "backend must be auto, triton or reference"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_fp8(change, message):
+    arguments = {"query": QUERY, "key": CONTEXT, "value": CONTEXT, "scales": torch.ones(2)}
+    with pytest.raises(ValueError, match=message):
+        cross_attention_fp8(**arguments | change)

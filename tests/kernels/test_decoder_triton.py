@@ -34,7 +34,12 @@ def test_interpreted_on_the_cpu():
         "TRITON_INTERPRET": "1",
         "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)]),
     }
-    code = "from attention_cases import *; check_small('triton')"
+    code = """
+from attention_cases import *
+from fp8_cases import mend_interpreter
+mend_interpreter()
+check_small("triton")
+"""
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
     )
@@ -143,8 +148,11 @@ def operations():
         "self_attention": (query, pool.view(3, 4, 2, 2, 4), 1),
         "self_attention_fused": (qkv, pool.view(3, 4, 2, 2, 4), 1),
         "self_attention_paged": (qkv, pool, table, 1),
+        "self_attention_paged_fp8": (qkv, pool, table, 1),
+        "self_attention_from_table_fp8": (draw.normal(12, 4, 4), pool, table, 1),
         "block_reorder": (table, parents, 2, 6),
         "cross_attention": (query[None], context, context, None),
+        "cross_attention_fp8": (query[None], context, context, torch.ones(1), None),
         "rms_norm": (qkv, weight, 1e-6),
         "add_rms_norm": (qkv, qkv.clone(), weight, 1e-6),
         "swiglu": (qkv,),

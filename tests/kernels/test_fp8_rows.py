@@ -41,6 +41,19 @@ def test_tiny_huge_and_zero_rows_keep_their_numbers():
     torch.testing.assert_close(rows.float(), x, rtol=1 / 16, atol=2.0**-136)
 
 
+def test_what_a_product_makes_of_tiny_huge_and_zero_rows_has_a_scale():
+    x = torch.tensor([[1.0, -2], [0, 0], [1e-30, 1e-30], [3e38, 1]])
+    weight = torch.tensor([1e-10, 0])
+    rows = rms_norm_fp8(x, weight, 1e-6, gate_bound=4.0)
+    scales = rows.gated_scales.tolist()
+    assert scales[1] == 1
+    assert scales[2] == 2.0**-126
+    assert scales[0] == pytest.approx(0.4e-20 * 4 / 448, rel=0.1)
+    huge = rms_norm_fp8(x, torch.tensor([1e22, 1e22]), 1e-6, gate_bound=4.0).gated_scales
+    assert huge[0].isinf()
+    assert huge[1] == 1
+
+
 def test_a_row_of_nan_or_infinity_is_nan_and_alone():
     x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
     clean = quantize_rows(x)
@@ -88,6 +101,8 @@ def test_an_operation_does_what_it_declares(name):
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_static")
     operation = getattr(torch.ops.grace, name).default
     torch.library.opcheck(operation, (*tensors, *eps, "reference"), test_utils=checks)
+    if eps:
+        torch.library.opcheck(operation, (*tensors, *eps, "reference", 2.0), test_utils=checks)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -95,7 +110,9 @@ def test_a_compiled_call_is_one_graph(name):
     tensors = inputs(name, Draw(0, "cpu", torch.bfloat16), 3, 8)
 
     def rows(*tensors):
-        return run(name, tensors)[0].float()
+        rows = run(name, tensors, bound=2.0)[0]
+        scales = rows.scales if rows.gated_scales is None else rows.gated_scales
+        return rows.float() * scales[:, None]
 
     compiled = torch.compile(rows, backend="aot_eager", fullgraph=True)
     assert torch.equal(compiled(*tensors), rows(*tensors))

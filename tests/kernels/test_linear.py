@@ -8,10 +8,26 @@ from pathlib import Path
 import pytest
 import torch
 from attention_cases import Draw
-from linear_cases import FP8, check_every_configuration, check_many, check_small
+from hypothesis import given
+from hypothesis import strategies as st
+from linear_cases import (
+    FP8,
+    check_every_configuration,
+    check_every_narrow_configuration,
+    check_many,
+    check_small,
+)
 
 from grace.kernels.fp8_rows.rows import Fp8Rows
-from grace.kernels.linear import BACKENDS, interleave_gate_up, linear, swiglu_linear
+from grace.kernels.linear import (
+    BACKENDS,
+    equalise_gates,
+    gate_bound,
+    interleave_gate_up,
+    linear,
+    swiglu_linear,
+    swiglu_linear_fp8,
+)
 from grace.kernels.swiglu import swiglu
 from grace.kernels.tuning import pinned
 
@@ -44,11 +60,45 @@ def test_a_gate_and_its_value_lie_side_by_side():
     torch.testing.assert_close(swiglu(x @ interleaved.T, interleaved=True), wanted)
 
 
+@given(seed=st.integers(0, 2**32), gates=st.integers(1, 5), depth=st.integers(1, 5))
+def test_no_row_passes_the_bound_and_some_row_comes_near(seed, gates, depth):
+    draw = Draw(seed, "cpu", torch.float64)
+    gate_up = draw.normal(2 * gates, depth)
+    bound = gate_bound(gate_up)
+    x = draw.normal(100, depth)
+    gate, up = gate_up.unflatten(0, (gates, 2)).unbind(1)
+    forms = gate[:, :, None] @ up[:, None, :]
+    vectors = torch.linalg.eigh((forms + forms.mT) / 2).eigenvectors.mT.flatten(0, 1)
+    x = torch.cat([x, 1e4 * vectors, -1e4 * vectors])  # where a gate is large, it is open or shut
+    share = swiglu_linear(x, gate_up).abs().amax(1) / x.square().sum(1)
+    assert share.max() <= bound * (1 + 1e-6)
+    assert share.max() >= bound * (1 - 1e-6)
+
+
+def test_equal_gates_are_the_same_function():
+    draw = Draw(0, "cpu", torch.float32)
+    gate_up, down, x = draw.normal(14, 5), draw.normal(3, 7), draw.normal(4, 5)
+    gate_up[2] *= 300
+    gate_up[5] /= 1e4
+    gate_up[8:10] = 0
+    equal_up, equal_down = equalise_gates(gate_up, down)
+    bounds = [gate_bound(equal_up[2 * f : 2 * f + 2]) for f in range(7)]
+    assert bounds[4] == 0
+    assert max(bounds) <= 2.01 * min(bounds[:4] + bounds[5:])
+    wanted = swiglu_linear(x, gate_up) @ down.T
+    assert torch.equal(swiglu_linear(x, equal_up) @ equal_down.T, wanted)
+    none = equalise_gates(torch.zeros(4, 5), torch.ones(3, 2))
+    assert (none[0] == 0).all()
+    assert (none[1] == 1).all()
+
+
 def test_no_rows_give_none():
     for backend in ("reference", "cublas", "auto"):
         out = linear(torch.zeros(0, 8), torch.zeros(4, 8), backend=backend)
         assert out.shape == (0, 4)
     assert swiglu_linear(torch.zeros(0, 8), torch.zeros(4, 8)).shape == (0, 2)
+    none = swiglu_linear_fp8(torch.zeros(0, 8), torch.zeros(4, 8), torch.zeros(0))
+    assert none.values.shape == (0, 2)
 
 
 def test_interpreted_on_the_cpu():
@@ -61,11 +111,15 @@ def test_interpreted_on_the_cpu():
         "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)]),
     }
     code = """
+from fp8_cases import mend_interpreter
 from linear_cases import *
 let_the_interpreter_loop()
+mend_interpreter()
 check_small("triton", (torch.float16, FP8))
 draw = Draw(0, "cpu", torch.float32)
 check_rows_stand_alone(["triton", 64, 32, 4, 3, 2, 2], operands(draw, FP8, 300, 64, 64, True))
+narrow = operands(draw, FP8, 300, 64, 64, True, narrow=True)
+check_rows_stand_alone(["triton", 64, 32, 4, 3, 2, 1], narrow)
 """
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
@@ -124,6 +178,15 @@ def test_an_odd_gate_is_refused():
         swiglu_linear(X, WEIGHT[:3])
     with pytest.raises(ValueError, match=r"weight must be \[2 F, K\]"):
         interleave_gate_up(WEIGHT[:3])
+    with pytest.raises(ValueError, match=r"gate_up must be \[2 F, K\]"):
+        gate_bound(WEIGHT[:3])
+
+
+@pytest.mark.parametrize("scales", [torch.ones(2), torch.ones(3).half(), torch.ones(3, 1)])
+def test_scales_that_do_not_fit_are_refused(scales):
+    for x, weight in ((X, WEIGHT), (X8, WEIGHT8)):
+        with pytest.raises(ValueError, match=r"scales must be float32 \[3\]"):
+            swiglu_linear_fp8(x, weight, scales)
 
 
 @pytest.mark.parametrize("gated", [False, True])
@@ -154,6 +217,12 @@ def test_every_configuration_and_each_row_alone_on_a_gpu(dtype, gated):
     draw = Draw(0, "cuda", torch.float32)
     for rows in (300, 8192):
         check_every_configuration(draw, dtype, rows, 512, 1000 // 16 * 16, gated)
+
+
+@gpu
+@pytest.mark.parametrize("rows", [300, 8192])
+def test_every_configuration_that_stores_fp8_on_a_gpu(rows):
+    check_every_narrow_configuration(Draw(0, "cuda", torch.float32), rows, 512, 992)
 
 
 @gpu

@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from grace.kernels.block_reorder import block_reorder, start_blocks
 from grace.kernels.self_attention import (
     self_attention,
+    self_attention_from_table,
+    self_attention_from_table_fp8,
     self_attention_fused,
     self_attention_paged,
+    self_attention_paged_fp8,
 )
 
 sizes = st.integers(1, 4)
@@ -80,10 +83,17 @@ TABLE = torch.zeros(3, 5, dtype=torch.int32)
         (lambda: self_attention_fused(QKV.half(), CACHE, 0), "cache must be float16"),
         (lambda: self_attention_fused(QKV, CACHE, -1), "t must be from 0 to 4, got -1"),
         (lambda: self_attention_paged(QKV, POOL[:, 1:], TABLE, 0), "pool must be contiguous"),
-        (lambda: self_attention_paged(QKV, POOL, TABLE.long(), 0), r"table must be int32 \[3, L\]"),
+        (
+            lambda: self_attention_paged(QKV, POOL, TABLE.long(), 0),
+            r"table must be int32 \[rows, L\]",
+        ),
         (lambda: self_attention_paged(QKV, POOL, TABLE[:2], 0), r"table must be int32 \[3, L\]"),
         (lambda: self_attention_paged(QKV, POOL, TABLE.T.contiguous().T, 0), "contiguous and on"),
         (lambda: self_attention_paged(QKV, POOL, TABLE, 5), "t must be from 0 to 4, got 5"),
+        (lambda: self_attention_paged_fp8(QKV, POOL, TABLE, 5), "t must be from 0 to 4, got 5"),
+        (lambda: self_attention_paged_fp8(QKV.half(), POOL, TABLE, 0), "pool must be float16"),
+        (lambda: self_attention_from_table(QUERY, POOL, TABLE, 0), "pool must be float32"),
+        (lambda: self_attention_from_table_fp8(QUERY[0], POOL, TABLE, 0), "queries must be"),
     ],
 )
 def test_what_does_not_fit_is_refused(call, message):

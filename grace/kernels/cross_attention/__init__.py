@@ -10,19 +10,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grace.kernels.backends import (
-    check_float,
-    check_form,
-    form,
-    runs_plain,
-    triton_or_reference,
-)
+from grace.kernels.backends import check_float, check_form, form, runs_plain, triton_or_reference
 from grace.kernels.cross_attention.choice import BACKENDS, choose_backend, run_backend
 from grace.kernels.cross_attention.reference import (
     cross_attention_fp8_reference,
     cross_attention_reference,
+    value_scales_reference,
 )
-from grace.kernels.fp8_rows.reference import LARGEST, LEAST_SCALE
 from grace.kernels.fp8_rows.rows import Fp8Rows
 
 
@@ -57,13 +51,15 @@ def cross_attention(
         ValueError: if shapes, dtypes, devices or the backend do not fit.
         RuntimeError: if the named backend cannot run these sizes or this dtype here.
     """
-    lengths = _check(query, key, value, lengths)
+    _check(query, key, value, lengths)
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
     if backend == "flash" and lengths is not None:
         raise ValueError("backend flash takes no lengths; use auto, triton, cudnn or efficient")
     if backend == "triton" and query.dtype == torch.float64:
         raise ValueError("backend triton takes no float64; use auto or reference")
+    if lengths is not None:
+        lengths = lengths.clamp(1, key.shape[2])
     if backend == "auto" and query.device.type == "cpu":
         backend = "reference"
     if runs_plain(backend):
@@ -71,8 +67,55 @@ def cross_attention(
     return torch.ops.grace.cross_attention(query, key, value, lengths, backend)
 
 
-def _check(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> Tensor | None:
-    """Refuse what does not fit, and return the lengths in range."""
+def cross_attention_fp8(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scales: Tensor,
+    lengths: Tensor | None = None,
+    backend: str = "auto",
+) -> Fp8Rows:
+    """Return `cross_attention` in FP8, by scales that are known before any of its numbers.
+
+    A row is a mean of values, so no number in it passes the largest of them: a request's
+    `value_scales` serve all its rows, which a program that knows one head could not measure.
+
+    Args:
+        query: as in `cross_attention`, like key, value and lengths.
+        scales: float32 `[B]`, one for all rows of a request; none 0.
+        backend: `auto` (Triton on CUDA, else the reference), `triton` or `reference`.
+
+    Returns:
+        Values `[B M, H D]`, scales `[B M]`.
+
+    Raises:
+        ValueError: if shapes, dtypes, devices or the backend do not fit.
+    """
+    _check(query, key, value, lengths)
+    check_form("scales", scales, query.shape[:1], query.new_empty(0, dtype=torch.float32))
+    chosen = triton_or_reference(backend, query)
+    if lengths is not None:
+        lengths = lengths.clamp(1, key.shape[2])
+    if runs_plain(chosen):
+        return Fp8Rows(*cross_attention_fp8_reference(query, key, value, scales, lengths))
+    rows = torch.ops.grace.cross_attention_fp8(query, key, value, scales, lengths, chosen)
+    return Fp8Rows(*rows)
+
+
+def value_scales(value: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """Return float32 `[B]`, the largest magnitude of each request's values by 448.
+
+    At least 2^-126, but 1 where all are 0, and NaN where one is NaN or infinite.
+
+    Args:
+        value: as in `cross_attention`, like lengths; positions past a length do not count.
+    """
+    if lengths is not None:
+        lengths = lengths.clamp(1, value.shape[2])
+    return value_scales_reference(value, lengths)
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> None:
     check_float("query", query)
     if query.ndim != 4 or key.ndim != 4 or query.numel() == 0 or key.numel() == 0:
         raise ValueError(
@@ -91,86 +134,6 @@ def _check(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) ->
             f"lengths must be int32 [{batch}] on {query.device}, got {form(lengths)} "
             f"on {lengths.device}"
         )
-    return None if lengths is None else lengths.clamp(1, key.shape[2])
-
-
-def cross_attention_fp8(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scales: Tensor,
-    lengths: Tensor | None = None,
-    backend: str = "auto",
-) -> Fp8Rows:
-    """Attend as `cross_attention` does, and quantise the result to E4M3 with given scales.
-
-    What is attended is a mean of values, so none is larger than the largest value of its request:
-    `value_scales` are scales that nothing exceeds, known before the attention.
-
-    Args:
-        query, key, value, lengths: as in `cross_attention`, not float64.
-        scales: float32 `[B]`, positive; NaN for a request makes NaN of its rows.
-        backend: `auto` (Triton on CUDA, else the reference), `triton` or `reference`.
-
-    Returns:
-        Rows `[B * M, H * D]`, each with its request's scale.
-
-    Raises:
-        ValueError: if shapes, dtypes, devices or the backend do not fit.
-    """
-    lengths = _check(query, key, value, lengths)
-    batch = query.shape[0]
-    if scales.dtype != torch.float32 or scales.shape != (batch,) or scales.device != query.device:
-        raise ValueError(
-            f"scales must be float32 [{batch}] on {query.device}, got {form(scales)} "
-            f"on {scales.device}"
-        )
-    chosen = triton_or_reference(backend, query)
-    if runs_plain(chosen):
-        values = cross_attention_fp8_reference(query, key, value, scales, lengths)
-    else:
-        values = torch.ops.grace.cross_attention_fp8(query, key, value, scales, lengths, chosen)
-    per_row = scales[:, None].expand(-1, query.shape[1]).flatten()
-    return Fp8Rows(values.view(len(per_row), -1), per_row)
-
-
-def value_scales(value: Tensor) -> Tensor:
-    """Return float32 `[B]`, the largest magnitude of a request's values by E4M3's largest number.
-
-    Args:
-        value: `[B, ...]`, any floating dtype; NaN or infinity gives NaN, all zeros 1.
-    """
-    largest = value.abs().flatten(1).amax(1).float() / LARGEST
-    scales = torch.where(largest == 0, 1.0, largest.clamp_min(LEAST_SCALE))
-    return scales.masked_fill(largest.isfinite().logical_not(), torch.nan)
-
-
-@torch.library.custom_op("grace::cross_attention_fp8", mutates_args=())
-def _cross_attention_fp8(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scales: Tensor,
-    lengths: Tensor | None,
-    backend: str,
-) -> Tensor:
-    if backend == "reference":
-        return cross_attention_fp8_reference(query, key, value, scales, lengths)
-    from grace.kernels.cross_attention.kernel import cross_attention_triton
-
-    return cross_attention_triton(query, key, value, lengths, scales)
-
-
-@_cross_attention_fp8.register_fake
-def _(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scales: Tensor,
-    lengths: Tensor | None,
-    backend: str,
-) -> Tensor:
-    return query.new_empty(query.shape, dtype=torch.float8_e4m3fn)
 
 
 @torch.library.custom_op("grace::cross_attention", mutates_args=())
@@ -185,3 +148,33 @@ def _cross_attention(
 @_cross_attention.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None, backend: str) -> Tensor:
     return query.new_empty(query.shape)
+
+
+@torch.library.custom_op("grace::cross_attention_fp8", mutates_args=())
+def _cross_attention_fp8(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scales: Tensor,
+    lengths: Tensor | None,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    if backend == "reference":
+        return cross_attention_fp8_reference(query, key, value, scales, lengths)
+    from grace.kernels.cross_attention.kernel import cross_attention_fp8_triton
+
+    return cross_attention_fp8_triton(query, key, value, scales, lengths)
+
+
+@_cross_attention_fp8.register_fake
+def _(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scales: Tensor,
+    lengths: Tensor | None,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    batch, beams, num_heads, head_dim = query.shape
+    shape = (batch * beams, num_heads * head_dim)
+    return query.new_empty(shape, dtype=torch.float8_e4m3fn), scales.new_empty(batch * beams)

@@ -25,21 +25,36 @@ SHARED_BYTES = 200 * 1024  # for tiles; of the 227 KiB that Hopper has, the rest
 
 
 def cross_attention_triton(
+    query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None
+) -> Tensor:
+    """Return `[B, M, H, D]`; the contract is `cross_attention`'s, `lengths` in range."""
+    out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    _run_fastest(query, key, value, lengths, out, None, None)
+    return out
+
+
+def cross_attention_fp8_triton(
+    query: Tensor, key: Tensor, value: Tensor, scales: Tensor, lengths: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return values and scales; the contract is `cross_attention_fp8`'s, `lengths` in range."""
+    out = torch.empty(query.shape, dtype=torch.float8_e4m3fn, device=query.device)
+    row_scales = scales.new_empty(query.shape[0] * query.shape[1])
+    _run_fastest(query, key, value, lengths, out, scales.contiguous(), row_scales)
+    return out.flatten(0, 1).flatten(1), row_scales
+
+
+def _run_fastest(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     lengths: Tensor | None,
-    scales: Tensor | None = None,
-) -> Tensor:
-    """Return `[B, M, H, D]`; the contract is `cross_attention`'s, `lengths` in range.
-
-    With scales, float32 `[B]`, it is divided by its request's and in E4M3.
-    """
+    out: Tensor,
+    scales: Tensor | None,
+    row_scales: Tensor | None,
+) -> None:
     batch, beams, num_heads, head_dim = query.shape
     num_kv_heads, num_positions = key.shape[1:3]
     query, key, value = (x if x.stride(3) == 1 else x.contiguous() for x in (query, key, value))
-    dtype = query.dtype if scales is None else torch.float8_e4m3fn
-    out = torch.empty(query.shape, dtype=dtype, device=query.device)
     wide_dim = max(triton.next_power_of_2(head_dim), 16)
     # Two dots in a row must not be float32's fast mode: it keeps ten bits.
     precision = "ieee" if query.element_size() >= 4 else "tf32"
@@ -49,21 +64,21 @@ def cross_attention_triton(
         # Heads first: programs that run together read whole rows of the queries between them.
         grid = (num_heads, triton.cdiv(beams, block_m * tiles), batch)
         cross_attention_kernel[grid](
-            query, key, value, out, lengths, scales, beams, head_dim**-0.5 * 1.4426950408889634,
+            query, key, value, out, lengths, scales, row_scales, beams,
+            head_dim**-0.5 * 1.4426950408889634,
             *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *out.stride()[:3],
             T=num_positions, GROUP=num_heads // num_kv_heads, D=head_dim, WIDE_D=wide_dim,
             BLOCK_M=block_m, BLOCK_T=block_t, TILES=tiles, STAGES=stages, PRECISION=precision,
-            MASKED=lengths is not None, SCALED=scales is not None, num_warps=warps,
-            num_stages=stages,
+            MASKED=lengths is not None, num_warps=warps, num_stages=stages,
         )  # fmt: skip
 
     shape = (
         batch, triton.next_power_of_2(beams), num_heads, num_kv_heads, num_positions, head_dim,
-        str(query.dtype), str(dtype), lengths is not None,
+        str(query.dtype), lengths is not None,
     )  # fmt: skip
     candidates = fitting_candidates(beams, num_positions, wide_dim, query.element_size())
-    run(choose("cross_attention_triton", shape, candidates, run, query.device))
-    return out
+    operation = "cross_attention_triton" if scales is None else "cross_attention_fp8"
+    run(choose(operation, shape, candidates, run, query.device))
 
 
 def fitting_candidates(
@@ -94,12 +109,12 @@ def fitting_candidates(
 
 @triton.jit
 def cross_attention_kernel(
-    query, key, value, out, lengths, out_scales, num_beams, scale,
+    query, key, value, out, lengths, scales, row_scales, num_beams, scale,
     q_batch, q_beam, q_head, k_batch, k_head, k_position, v_batch, v_head, v_position,
     o_batch, o_beam, o_head,
     T: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, WIDE_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_T: tl.constexpr, TILES: tl.constexpr, STAGES: tl.constexpr,
-    PRECISION: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr,
+    PRECISION: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0)
     batch = tl.program_id(2).to(tl.int64)
@@ -108,10 +123,11 @@ def cross_attention_kernel(
     value += batch * v_batch + (head // GROUP) * v_head
     out += batch * o_batch + head * o_head
     length = tl.load(lengths + batch) if MASKED else T
-    shrink_out = 1.0
-    if SCALED:
-        shrink_out = tl.div_rn(1.0, tl.load(out_scales + batch))
     first = tl.program_id(1) * (BLOCK_M * TILES)
+    row_scale = None
+    if scales is not None:
+        row_scale = tl.load(scales + batch)
+        row_scales += batch * num_beams
 
     if T <= BLOCK_T:
         k = load_tile(key, k_position, 0, length, T, BLOCK_T, D, WIDE_D, MASKED)
@@ -125,8 +141,10 @@ def cross_attention_kernel(
             shares = tl.exp2(scores - tl.max(scores, 1)[:, None])
             total = tl.sum(shares, 1)
             attended = tl.dot(shares.to(v.dtype), v, input_precision=PRECISION)
-            attended = attended / total[:, None] * shrink_out
-            store_beams(out, o_beam, beam, num_beams, attended, D, WIDE_D)
+            attended = attended / total[:, None]
+            store_beams(
+                out, o_beam, beam, num_beams, attended, row_scales, row_scale, head, D, WIDE_D
+            )
     else:
         for tile in range(TILES):
             beam = first + tile * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -148,8 +166,10 @@ def cross_attention_kernel(
                 attended = attended * shrink[:, None]
                 attended = tl.dot(shares.to(v.dtype), v, attended, input_precision=PRECISION)
                 top = higher
-            attended = attended / total[:, None] * shrink_out
-            store_beams(out, o_beam, beam, num_beams, attended, D, WIDE_D)
+            attended = attended / total[:, None]
+            store_beams(
+                out, o_beam, beam, num_beams, attended, row_scales, row_scale, head, D, WIDE_D
+            )
 
 
 @triton.jit
@@ -179,7 +199,14 @@ def load_beams(base, stride, beam, num_beams, D: tl.constexpr, WIDE_D: tl.conste
 
 
 @triton.jit
-def store_beams(base, stride, beam, num_beams, tile, D: tl.constexpr, WIDE_D: tl.constexpr):
+def store_beams(
+    base, stride, beam, num_beams, tile, row_scales, row_scale, head,
+    D: tl.constexpr, WIDE_D: tl.constexpr,
+):  # fmt: skip
+    if row_scales is not None:
+        tile *= 1 / row_scale
+        one_head = (beam < num_beams) & (head == 0)
+        tl.store(row_scales + beam, row_scale + tl.zeros_like(beam).to(tl.float32), mask=one_head)
     column = tl.arange(0, WIDE_D)
     mask = (beam < num_beams)[:, None] & (column < D)[None, :]
     place = base + beam.to(tl.int64)[:, None] * stride + column[None, :]

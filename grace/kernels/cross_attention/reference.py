@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from grace.kernels.fp8_rows.reference import LARGEST, LEAST_SCALE
+
 
 def cross_attention_reference(
     query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None
@@ -30,9 +32,21 @@ def cross_attention_reference(
 
 def cross_attention_fp8_reference(
     query: Tensor, key: Tensor, value: Tensor, scales: Tensor, lengths: Tensor | None
-) -> Tensor:
-    """Return E4M3 `[B, M, H, D]`; the contract is `cross_attention_fp8`'s, `lengths` in range."""
-    wide = torch.promote_types(query.dtype, torch.float32)
-    attended = cross_attention_reference(query.to(wide), key.to(wide), value.to(wide), lengths)
-    inverse = (1 / scales)[:, None, None, None]
-    return (attended * inverse).to(torch.float8_e4m3fn).contiguous()
+) -> tuple[Tensor, Tensor]:
+    """Return values `[B M, H D]` and scales; the contract is `cross_attention_fp8`'s."""
+    batch, beams = query.shape[:2]
+    attended = cross_attention_reference(query.float(), key.float(), value.float(), lengths)
+    scales = scales.repeat_interleave(beams)
+    rows = attended.reshape(batch * beams, -1) / scales[:, None]
+    return rows.to(torch.float8_e4m3fn), scales
+
+
+def value_scales_reference(value: Tensor, lengths: Tensor | None) -> Tensor:
+    """Return float32 `[B]`; the contract is `value_scales`'."""
+    largest = value.abs().amax((1, 3)).float()
+    if lengths is not None:
+        beyond = torch.arange(value.shape[2], device=value.device) >= lengths[:, None]
+        largest = largest.masked_fill(beyond, 0)
+    largest = largest.amax(1)
+    scales = (largest / LARGEST).clamp_min(LEAST_SCALE).masked_fill(largest == 0, 1.0)
+    return scales.masked_fill(~largest.isfinite(), torch.nan)

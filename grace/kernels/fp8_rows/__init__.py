@@ -14,6 +14,7 @@ from torch import Tensor
 from grace.kernels.backends import check_float, check_form, form, runs_plain, triton_or_reference
 from grace.kernels.fp8_rows.reference import (
     add_rms_norm_fp8_reference,
+    gated_scales_reference,
     quantize_rows_reference,
     rms_norm_fp8_reference,
     swiglu_fp8_reference,
@@ -44,7 +45,13 @@ def quantize_rows(x: Tensor, backend: str = "auto") -> Fp8Rows:
     return Fp8Rows(*torch.ops.grace.quantize_rows(x, chosen))
 
 
-def rms_norm_fp8(x: Tensor, weight: Tensor, eps: float, backend: str = "auto") -> Fp8Rows:
+def rms_norm_fp8(
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    backend: str = "auto",
+    gate_bound: float | None = None,
+) -> Fp8Rows:
     """Return `rms_norm(x, weight, eps)` in FP8, with no rounding to x's dtype in between.
 
     Args:
@@ -52,6 +59,10 @@ def rms_norm_fp8(x: Tensor, weight: Tensor, eps: float, backend: str = "auto") -
         weight: `[d]`, of the same dtype.
         eps: added to the mean square.
         backend: as in `quantize_rows`, but the order of a row's sum depends on it.
+        gate_bound: of the weight of the SwiGLU product that the rows go into
+            (`grace.kernels.linear.gate_bound`). The result then has `gated_scales` as well: the
+            squared length of each row as it is stored, times the bound, by 448; at least 2^-126,
+            but 1 for a row of zeros.
 
     Returns:
         Values `[rows, d]`, scales `[rows]`.
@@ -62,12 +73,19 @@ def rms_norm_fp8(x: Tensor, weight: Tensor, eps: float, backend: str = "auto") -
     _check_norm(x, weight)
     chosen = triton_or_reference(backend, x)
     if runs_plain(chosen):
-        return Fp8Rows(*rms_norm_fp8_reference(x, weight, eps))
-    return Fp8Rows(*torch.ops.grace.rms_norm_fp8(x, weight, eps, chosen))
+        rows = rms_norm_fp8_reference(x, weight, eps)
+        return Fp8Rows(*rows, _gated(*rows, gate_bound))
+    values, scales, gated = torch.ops.grace.rms_norm_fp8(x, weight, eps, chosen, gate_bound)
+    return Fp8Rows(values, scales, None if gate_bound is None else gated)
 
 
 def add_rms_norm_fp8(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, backend: str = "auto"
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    eps: float,
+    backend: str = "auto",
+    gate_bound: float | None = None,
 ) -> tuple[Fp8Rows, Tensor]:
     """Return `rms_norm_fp8(x + residual)` and the sum `x + residual`, in one pass over both.
 
@@ -76,7 +94,7 @@ def add_rms_norm_fp8(
     Args:
         x: `[rows, d]`.
         residual: `[rows, d]`, like `x`.
-        weight: as in `rms_norm_fp8`, like `eps` and `backend`.
+        weight: as in `rms_norm_fp8`, like all that follows.
 
     Raises:
         ValueError: as in `rms_norm_fp8`.
@@ -86,9 +104,11 @@ def add_rms_norm_fp8(
     chosen = triton_or_reference(backend, x)
     if runs_plain(chosen):
         values, scales, total = add_rms_norm_fp8_reference(x, residual, weight, eps)
-    else:
-        values, scales, total = torch.ops.grace.add_rms_norm_fp8(x, residual, weight, eps, chosen)
-    return Fp8Rows(values, scales), total
+        return Fp8Rows(values, scales, _gated(values, scales, gate_bound)), total
+    values, scales, total, gated = torch.ops.grace.add_rms_norm_fp8(
+        x, residual, weight, eps, chosen, gate_bound
+    )
+    return Fp8Rows(values, scales, None if gate_bound is None else gated), total
 
 
 def swiglu_fp8(gate_up: Tensor, backend: str = "auto") -> Fp8Rows:
@@ -124,23 +144,33 @@ def _quantize_rows(x: Tensor, backend: str) -> tuple[Tensor, Tensor]:
 
 
 @torch.library.custom_op("grace::rms_norm_fp8", mutates_args=())
-def _rms_norm_fp8(x: Tensor, weight: Tensor, eps: float, backend: str) -> tuple[Tensor, Tensor]:
+def _rms_norm_fp8(
+    x: Tensor, weight: Tensor, eps: float, backend: str, gate_bound: float | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     if backend == "reference":
-        return _contiguous(rms_norm_fp8_reference(x, weight, eps))
+        values, scales = _contiguous(rms_norm_fp8_reference(x, weight, eps))
+        return values, scales, _gated_or_empty(values, scales, gate_bound)
     from grace.kernels.fp8_rows.kernel import rms_norm_fp8_triton
 
-    return rms_norm_fp8_triton(x.contiguous(), None, weight, eps)[:2]
+    values, scales, _, gated = rms_norm_fp8_triton(x.contiguous(), None, weight, eps, gate_bound)
+    return values, scales, gated
 
 
 @torch.library.custom_op("grace::add_rms_norm_fp8", mutates_args=())
 def _add_rms_norm_fp8(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, backend: str
-) -> tuple[Tensor, Tensor, Tensor]:
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    eps: float,
+    backend: str,
+    gate_bound: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     if backend == "reference":
-        return _contiguous(add_rms_norm_fp8_reference(x, residual, weight, eps))
+        rows = _contiguous(add_rms_norm_fp8_reference(x, residual, weight, eps))
+        return *rows, _gated_or_empty(*rows[:2], gate_bound)
     from grace.kernels.fp8_rows.kernel import rms_norm_fp8_triton
 
-    return rms_norm_fp8_triton(x.contiguous(), residual.contiguous(), weight, eps)
+    return rms_norm_fp8_triton(x.contiguous(), residual.contiguous(), weight, eps, gate_bound)
 
 
 @torch.library.custom_op("grace::swiglu_fp8", mutates_args=())
@@ -158,15 +188,22 @@ def _(x: Tensor, backend: str) -> tuple[Tensor, Tensor]:
 
 
 @_rms_norm_fp8.register_fake
-def _(x: Tensor, weight: Tensor, eps: float, backend: str) -> tuple[Tensor, Tensor]:
-    return _fake(x, x.shape[1])
+def _(
+    x: Tensor, weight: Tensor, eps: float, backend: str, gate_bound: float | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    return *_fake(x, x.shape[1]), _new_gated(x, gate_bound)
 
 
 @_add_rms_norm_fp8.register_fake
 def _(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, backend: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    return *_fake(x, x.shape[1]), x.new_empty(x.shape)
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    eps: float,
+    backend: str,
+    gate_bound: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return *_fake(x, x.shape[1]), x.new_empty(x.shape), _new_gated(x, gate_bound)
 
 
 @_swiglu_fp8.register_fake
@@ -177,6 +214,20 @@ def _(gate_up: Tensor, backend: str) -> tuple[Tensor, Tensor]:
 def _fake(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     values = x.new_empty((x.shape[0], dim), dtype=torch.float8_e4m3fn)
     return values, x.new_empty(x.shape[0], dtype=torch.float32)
+
+
+def _new_gated(x: Tensor, gate_bound: float | None) -> Tensor:
+    # An operation returns tensors, not None.
+    return x.new_empty(0 if gate_bound is None else x.shape[0], dtype=torch.float32)
+
+
+def _gated(values: Tensor, scales: Tensor, gate_bound: float | None) -> Tensor | None:
+    return None if gate_bound is None else gated_scales_reference(values, scales, gate_bound)
+
+
+def _gated_or_empty(values: Tensor, scales: Tensor, gate_bound: float | None) -> Tensor:
+    gated = _gated(values, scales, gate_bound)
+    return _new_gated(values, None) if gated is None else gated
 
 
 def _contiguous(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -54,21 +54,26 @@ def swiglu_fp8_triton(gate_up: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rms_norm_fp8_triton(
-    x: Tensor, residual: Tensor | None, weight: Tensor, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return values, scales and sum, where `residual` is None `x` itself; all contiguous."""
+    x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, gate_bound: float | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return values, scales, sum and gated scales; all contiguous.
+
+    Where `residual` is None the sum is `x` itself, where `gate_bound` is, the last is empty.
+    """
     values, scales = _empty(x, x.shape[1])
+    gated_scales = scales.new_empty(0 if gate_bound is None else x.shape[0])
     total = x if residual is None else torch.empty_like(x)
 
     def run(candidate: list[int]) -> None:
         block, warps = candidate
         rms_norm_fp8_kernel[(x.shape[0],)](
             x, residual, weight, values, scales, total, eps,
+            None if gate_bound is None else gated_scales, (gate_bound or 0.0) / LARGEST,
             DIM=x.shape[1], ADD=residual is not None, BLOCK=block, num_warps=warps,
         )  # fmt: skip
 
     _run_fastest("rms_norm_fp8" if residual is None else "add_rms_norm_fp8", x, x.shape[1], run)
-    return values, scales, total
+    return values, scales, total, gated_scales
 
 
 def candidates_for(dim: int) -> list[list[int]]:
@@ -112,18 +117,36 @@ def magnitude(value):
 
 
 @triton.jit
-def store_row(held, largest, values, scales, row, DIM: tl.constexpr, BLOCK: tl.constexpr):
-    """Quantise a row held in pieces `[BLOCK]`; `largest` is its largest magnitude."""
+def scale_of(largest):
+    """Return the scale of a row of a largest `magnitude`."""
     # Divisions round like the reference's.
     scale = tl.div_rn(largest.to(tl.float32, bitcast=True), _LARGEST)
     scale = tl.where(largest == 0, 1.0, tl.maximum(scale, _LEAST_SCALE))
-    scale = tl.where(largest >= _INFINITY, float("nan"), scale)
+    return tl.where(largest >= _INFINITY, float("nan"), scale)
+
+
+@triton.jit
+def store_row(
+    held, largest, values, scales, row, gated_scales, gate_bound,
+    DIM: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Quantise a row held in pieces `[BLOCK]`; `largest` is its largest magnitude."""
+    scale = scale_of(largest)
     inverse = tl.div_rn(1.0, scale)
     tl.store(scales + row, scale)
+    squares = tl.zeros([BLOCK], tl.float32)
     for piece in tl.static_range(len(held)):
         column = piece * BLOCK + tl.arange(0, BLOCK)
         value = (held[piece] * inverse).to(tl.float8e4nv)  # to nearest even
         tl.store(values + row * DIM + column, value, mask=column < DIM)
+        if gated_scales is not None:
+            stored = value.to(tl.float32)
+            squares += stored * stored
+    if gated_scales is not None:
+        total = tl.sum(squares, 0)
+        gated = total * scale * scale * gate_bound
+        gated = tl.where(gated < _LEAST_SCALE, _LEAST_SCALE, gated)  # NaN stays
+        tl.store(gated_scales + row, tl.where(total == 0, 1.0, gated))
 
 
 @triton.jit
@@ -136,7 +159,7 @@ def quantize_kernel(x, values, scales, DIM: tl.constexpr, BLOCK: tl.constexpr):
         value = tl.load(x + row * DIM + column, mask=column < DIM, other=0.0).to(tl.float32)
         largest = tl.maximum(largest, magnitude(value))
         held = held + (value,)  # noqa: RUF005
-    store_row(held, tl.max(largest, 0), values, scales, row, DIM, BLOCK)
+    store_row(held, tl.max(largest, 0), values, scales, row, None, 0.0, DIM, BLOCK)
 
 
 @triton.jit
@@ -153,12 +176,12 @@ def swiglu_fp8_kernel(gate_up, values, scales, DIM: tl.constexpr, BLOCK: tl.cons
         value = gate / (1 + tl.exp2(gate * -_LOG2_E)) * up
         largest = tl.maximum(largest, magnitude(value))
         held = held + (value,)  # noqa: RUF005
-    store_row(held, tl.max(largest, 0), values, scales, row, DIM, BLOCK)
+    store_row(held, tl.max(largest, 0), values, scales, row, None, 0.0, DIM, BLOCK)
 
 
 @triton.jit
 def rms_norm_fp8_kernel(
-    x, residual, weight, values, scales, total, eps,
+    x, residual, weight, values, scales, total, eps, gated_scales, gate_bound,
     DIM: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -187,4 +210,5 @@ def rms_norm_fp8_kernel(
         value = held[piece] * scale * gains[piece].to(tl.float32)
         largest = tl.maximum(largest, magnitude(value))
         normed = normed + (value,)  # noqa: RUF005
-    store_row(normed, tl.max(largest, 0), values, scales, row, DIM, BLOCK)
+    largest = tl.max(largest, 0)
+    store_row(normed, largest, values, scales, row, gated_scales, gate_bound, DIM, BLOCK)

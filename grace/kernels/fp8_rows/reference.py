@@ -22,6 +22,13 @@ def quantize_rows_reference(x: Tensor) -> tuple[Tensor, Tensor]:
     return values, scales
 
 
+def gated_scales_reference(values: Tensor, scales: Tensor, gate_bound: float) -> Tensor:
+    """Return float32 `[rows]`, the scales of what a SwiGLU product can make of quantised rows."""
+    squares = values.float().square().sum(1)
+    gated = squares * scales * scales * (gate_bound / LARGEST)
+    return gated.where(~(gated < LEAST_SCALE), LEAST_SCALE).masked_fill(squares == 0, 1.0)
+
+
 def rms_norm_fp8_reference(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Return values and scales; the contract is `rms_norm_fp8`'s."""
     wide = x.float()

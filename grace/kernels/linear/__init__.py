@@ -9,6 +9,9 @@ from grace.kernels.backends import check_float, check_form, form, runs_plain
 from grace.kernels.fp8_rows.rows import Fp8Rows
 from grace.kernels.linear.choice import BACKENDS, reason_against, run_backend
 from grace.kernels.linear.operands import Operands
+from grace.kernels.linear.reference import gate_bounds_reference
+
+MOST_POWER = 24  # so that no weight of a common size leaves its dtype's range
 
 
 def linear(
@@ -70,6 +73,68 @@ def swiglu_linear(x: Tensor | Fp8Rows, gate_up: Tensor | Fp8Rows, backend: str =
     return _run(x, gate_up, None, None, True, backend)
 
 
+def swiglu_linear_fp8(
+    x: Tensor | Fp8Rows, gate_up: Tensor | Fp8Rows, scales: Tensor, backend: str = "auto"
+) -> Fp8Rows:
+    """Return `swiglu_linear` in FP8, by scales that are known before any of its numbers.
+
+    They should be bounds, since what passes 448 times its row's scale saturates or, by cuBLAS and
+    the reference, is NaN. A norm that is told of the weight's `gate_bound` returns such scales.
+    They are larger than a row's largest number asks for, but E4M3 is a floating-point format: down
+    to 2^-15 of what a scale can hold, a number keeps its three bits. No gradients.
+
+    Args:
+        x: as in `linear`.
+        gate_up: as in `swiglu_linear`.
+        scales: float32 `[rows]`, of the result; none 0.
+        backend: as in `linear`; rows of `F` bytes, too, must then be multiples of 16 bytes.
+
+    Returns:
+        Values `[rows, F]`, and `scales`.
+
+    Raises:
+        ValueError: if shapes, dtypes, devices or the backend do not fit.
+    """
+    return Fp8Rows(_run(x, gate_up, None, None, True, backend, scales), scales)
+
+
+def gate_bound(gate_up: Tensor | Fp8Rows) -> float:
+    """Return b such that no `|silu(gate) * up|` of a row x passes b times x's squared length.
+
+    With a gate's weights g and its value's weights u, `|silu(x g) (x u)|` is at most `|x g u x|`, a
+    quadratic form, whose largest magnitude over x of length 1 is `(|g| |u| + |g u|) / 2`.
+
+    Args:
+        gate_up: as in `swiglu_linear`.
+
+    Raises:
+        ValueError: if the number of rows is odd.
+    """
+    matrix = gate_up.float() if isinstance(gate_up, Fp8Rows) else gate_up
+    if matrix.ndim != 2 or matrix.shape[0] % 2 or matrix.shape[0] == 0:
+        raise ValueError(f"gate_up must be [2 F, K], F not 0, got {form(matrix)}")
+    return gate_bounds_reference(matrix).amax().item()
+
+
+def equalise_gates(gate_up: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weights of the same function whose gates have about the same bound.
+
+    One gate with large weights would have `gate_bound` speak for itself alone, and
+    `swiglu_linear_fp8` keep fewer bits of the others. So each value's weights are divided, and what
+    reads it multiplied, by a power of two, which rounds nothing.
+
+    Args:
+        gate_up: `[2 F, K]`, as in `swiglu_linear`.
+        down: `[N, F]`, of the product that follows.
+    """
+    bounds = gate_bounds_reference(gate_up)
+    typical = bounds[bounds > 0].log2().median() if (bounds > 0).any() else bounds.new_zeros(())
+    powers = (bounds.log2() - typical).round().nan_to_num(0, 0, 0).clamp(-MOST_POWER, MOST_POWER)
+    factors = powers.exp2().to(gate_up.dtype)
+    both = torch.stack([torch.ones_like(factors), 1 / factors], 1).flatten()
+    return gate_up * both[:, None], down * factors
+
+
 def interleave_gate_up(weight: Tensor) -> Tensor:
     """Return a weight `[2 F, K]` of F gates, then F values, with each gate before its value.
 
@@ -88,8 +153,13 @@ def _run(
     bias: Tensor | None,
     swiglu: bool,
     backend: str,
+    out_scales: Tensor | None = None,
 ) -> Tensor:
     dtype = _check(x, weight, residual, bias, swiglu)
+    if out_scales is not None:
+        rows = x.scales if isinstance(x, Fp8Rows) else x.new_empty((0,), dtype=torch.float32)
+        check_form("scales", out_scales, (len(x.values if isinstance(x, Fp8Rows) else x),), rows)
+        dtype = torch.float8_e4m3fn
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
     x, x_scales = (x.values, x.scales) if isinstance(x, Fp8Rows) else (x, None)
@@ -98,11 +168,10 @@ def _run(
     )
     if backend == "auto" and x.device.type == "cpu":
         backend = "reference"
-    if runs_plain(backend):
-        return _backend(x, x_scales, weight, scales, residual, bias, swiglu, dtype, backend)
-    return torch.ops.grace.linear(
-        x, x_scales, weight, scales, residual, bias, swiglu, dtype, backend
-    )
+    arguments = (
+        x, x_scales, weight, scales, residual, bias, swiglu, dtype, backend, out_scales,
+    )  # fmt: skip
+    return _backend(*arguments) if runs_plain(backend) else torch.ops.grace.linear(*arguments)
 
 
 def _check(
@@ -151,10 +220,11 @@ def _backend(
     swiglu: bool,
     dtype: torch.dtype,
     backend: str,
+    out_scales: Tensor | None = None,
 ) -> Tensor:
     ops = Operands(
         x.contiguous(), x_scales, weight.contiguous(), weight_scales,
-        None if residual is None else residual.contiguous(), bias, swiglu, dtype,
+        None if residual is None else residual.contiguous(), bias, swiglu, dtype, out_scales,
     )  # fmt: skip
     if backend in ("triton", "gluon") and (reason := reason_against(backend, ops)):
         raise ValueError(f"backend {backend} cannot run this: {reason}; use auto")
@@ -175,5 +245,6 @@ def _(
     swiglu: bool,
     dtype: torch.dtype,
     backend: str,
+    out_scales: Tensor | None = None,
 ) -> Tensor:
     return x.new_empty((x.shape[0], weight.shape[0] // (1 + swiglu)), dtype=dtype)

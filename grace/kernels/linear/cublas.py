@@ -12,10 +12,11 @@ from grace.kernels.swiglu import swiglu
 def linear_cublas(ops: Operands) -> Tensor:
     """Return `[rows, N]`, or `[rows, N // 2]` with SwiGLU; the contract is `linear`'s."""
     x, weight, residual = ops.x, ops.weight.T, ops.residual
+    dtype = ops.dtype if ops.out_scales is None else torch.bfloat16
     if ops.x_scales is not None:
         out = torch._scaled_mm(
             x, weight, ops.x_scales[:, None], ops.weight_scales[None, :],
-            bias=ops.bias, out_dtype=ops.dtype, use_fast_accum=True,
+            bias=ops.bias, out_dtype=dtype, use_fast_accum=True,
         )  # fmt: skip
     elif ops.bias is not None:
         out = torch.addmm(ops.bias, x, weight)
@@ -25,4 +26,5 @@ def linear_cublas(ops: Operands) -> Tensor:
         out = torch.mm(x, weight)
     if residual is not None:
         out.add_(residual)
-    return swiglu(out, interleaved=True) if ops.swiglu else out
+    out = swiglu(out, interleaved=True) if ops.swiglu else out
+    return out if ops.out_scales is None else (out / ops.out_scales[:, None]).to(ops.dtype)

@@ -63,7 +63,7 @@ def linear_triton(ops: Operands, config: list[int]) -> Tensor:
         TensorDescriptor.from_tensor(ops.weight, [block_n, block_k]),
         TensorDescriptor.from_tensor(out, part),
         None if ops.residual is None else TensorDescriptor.from_tensor(ops.residual, part),
-        ops.bias, ops.x_scales, ops.weight_scales, rows, columns, depth,
+        ops.bias, ops.x_scales, ops.weight_scales, ops.out_scales, rows, columns, depth,
         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP=group, PARTS=parts,
         SWIGLU=ops.swiglu, num_warps=warps, num_stages=stages,
     )  # fmt: skip
@@ -80,7 +80,7 @@ def num_multiprocessors(device: torch.device) -> int:
 
 @triton.jit
 def linear_kernel(
-    x, weight, out, residual, bias, x_scales, weight_scales, rows, columns, depth,
+    x, weight, out, residual, bias, x_scales, weight_scales, out_scales, rows, columns, depth,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
     PARTS: tl.constexpr, SWIGLU: tl.constexpr,
 ):  # fmt: skip
@@ -102,6 +102,9 @@ def linear_kernel(
         if SWIGLU:
             gate, up = tl.split(tl.reshape(total, (BLOCK_M, BLOCK_N // 2, 2)))
             result = gate / (1 + tl.exp(-gate)) * up
+            if out_scales is not None:
+                row = m + tl.arange(0, BLOCK_M)
+                result *= (1 / tl.load(out_scales + row, mask=row < rows, other=1.0))[:, None]
             store(result, out, residual, m, n // 2, BLOCK_M, BLOCK_N // 2, PARTS)
         else:
             store(total, out, residual, m, n, BLOCK_M, BLOCK_N, PARTS)

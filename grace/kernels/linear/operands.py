@@ -20,6 +20,8 @@ class Operands(NamedTuple):
         bias: `[N]` of `dtype`, or None.
         swiglu: whether columns 2 f and 2 f + 1 are a gate and its value, to be made one.
         dtype: of the result.
+        out_scales: float32 `[rows]`, by which the rows are divided before they become E4M3; None
+            for a result of another dtype.
     """
 
     x: Tensor
@@ -30,6 +32,7 @@ class Operands(NamedTuple):
     bias: Tensor | None
     swiglu: bool
     dtype: torch.dtype
+    out_scales: Tensor | None = None
 
     def new_output(self) -> Tensor:
         """Return an uninitialised `[rows, N]`, or `[rows, N // 2]` with SwiGLU."""

@@ -86,7 +86,7 @@ def linear_specialized(ops: Operands, config: list[int]) -> Tensor:
         descriptor(ops.weight, [block_n, block_k]),
         descriptor(out, part),
         None if ops.residual is None else descriptor(ops.residual, part),
-        ops.bias, ops.x_scales, ops.weight_scales, rows, columns, depth,
+        ops.bias, ops.x_scales, ops.weight_scales, ops.out_scales, rows, columns, depth,
         HEIGHT=height, BLOCK_N=block_n, BLOCK_K=block_k, STAGES=stages, GROUP=group, PARTS=parts,
         WAY=way, LAG=lag, SWIGLU=ops.swiglu, num_warps=4,
     )  # fmt: skip
@@ -106,7 +106,7 @@ def layout_of(block: tuple[int, int], dtype: torch.dtype) -> gl.NVMMASharedLayou
 
 @gluon.jit
 def specialized_kernel(
-    x, weight, out, residual, bias, x_scales, weight_scales, rows, columns, depth,
+    x, weight, out, residual, bias, x_scales, weight_scales, out_scales, rows, columns, depth,
     HEIGHT: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
     GROUP: gl.constexpr, PARTS: gl.constexpr, WAY: gl.constexpr, LAG: gl.constexpr,
     SWIGLU: gl.constexpr,
@@ -134,7 +134,7 @@ def specialized_kernel(
         mbarrier.init(may.index(which), count=1)
     fence_async_shared()
     buffers, barriers = (left, right, parts, sums), (full, empty, come, may)
-    sizes, vectors = (rows, columns, depth), (bias, x_scales, weight_scales)
+    sizes, vectors = (rows, columns, depth), (bias, x_scales, weight_scales, out_scales)
     gl.warp_specialize(
         [
             (multiply, (0, buffers, barriers, out, residual, vectors, sizes, HEIGHT, BLOCK_N,
@@ -192,7 +192,7 @@ def multiply(
     left, right, parts, sums = buffers
     full, empty, come, may = barriers
     rows, columns, depth = sizes
-    bias, x_scales, weight_scales = vectors
+    bias, x_scales, weight_scales, out_scales = vectors
     TALL: gl.constexpr = HEIGHT * (1 + (WAY == ROWS))
     XS: gl.constexpr = 1 + (WAY != TURNS)
     WS: gl.constexpr = 1 + (WAY == DEPTH)
@@ -268,7 +268,12 @@ def multiply(
                 total += part.load(layout).to(gl.float32)
             if SWIGLU:
                 gate, up = total.reshape([HEIGHT, BLOCK_N // 2, 2]).split()
-                gated = (gate / (1 + gl.exp(-gate)) * up).to(out.dtype)
+                gated = gate / (1 + gl.exp(-gate)) * up
+                if out_scales is not None:
+                    row = m + gl.arange(0, HEIGHT, gl.SliceLayout(1, gated.type.layout))
+                    scale = gl.load(out_scales + row, mask=row < rows, other=1.0)
+                    gated *= gl.expand_dims(1 / scale, 1)
+                gated = gated.to(out.dtype)
                 # Neighbours into one thread again, for wide stores.
                 halved: gl.constexpr = gl.NVMMADistributedLayout(
                     [3, 0], [4, 1], [16, BLOCK_N // 2, depth_bits]

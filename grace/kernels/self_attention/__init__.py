@@ -1,6 +1,6 @@
 """Self-attention of one new token per beam over its short SID prefix (GRACE, 4.2 and 4.3).
 
-Three versions share one kernel and one block: the keys and values of one row's one position,
+All versions share one kernel and one block: the keys and values of one row's one position,
 `[2, Hkv, D]`, all heads. A cache is either dense, `[rows, L, 2, Hkv, D]`, or paged: a pool of
 blocks and a table that says which block holds which position of which row.
 
@@ -9,6 +9,8 @@ blocks and a table that says which block holds which position of which row.
 - `self_attention_paged`: the same over a pool; children share the blocks of their parent's prefix,
   so that re-ordering beams (`grace.kernels.block_reorder`) moves ids and no keys or values.
 - `self_attention_from_table`: over a pool that holds position t already, and queries as well.
+- `self_attention_paged_fp8` and `self_attention_from_table_fp8`: as the last two, but the result is
+  in FP8 (`grace.kernels.fp8_rows`), for the product that reads it.
 
 All of them read positions 0..t of a row and nothing else: slots past t may hold anything. No row's
 values reach another row, not even where they are NaN. Query head h reads key head h // (H / Hkv).
@@ -22,10 +24,13 @@ import torch
 from torch import Tensor
 
 from grace.kernels.backends import check_float, check_form, form, runs_plain, triton_or_reference
+from grace.kernels.fp8_rows.rows import Fp8Rows
 from grace.kernels.self_attention.reference import (
     attend_reference,
+    from_table_fp8_reference,
     from_table_reference,
     fused_reference,
+    paged_fp8_reference,
     paged_reference,
 )
 
@@ -103,17 +108,35 @@ def self_attention_paged(
     Raises:
         ValueError: if shapes, dtypes, devices or the backend do not fit.
     """
-    _check_cache("pool", pool, "[blocks, 2, Hkv, D]", 4)
-    check_form("pool", pool, (pool.shape[0], 2, *pool.shape[2:]), qkv)
-    _check_projection(qkv, pool.shape[2], pool.shape[3])
-    if len(table) != len(qkv):
-        raise ValueError(f"table must be int32 [{len(qkv)}, L], got {form(table)}")
-    _check_table(table, qkv)
-    _check_position(t, table.shape[1])
+    _check_paged(qkv, pool, table, t)
     chosen = triton_or_reference(backend, qkv)
     if runs_plain(chosen):
         return paged_reference(qkv, pool, table, t)
     return torch.ops.grace.self_attention_paged(qkv, pool, table, t, chosen)
+
+
+def self_attention_paged_fp8(
+    qkv: Tensor, pool: Tensor, table: Tensor, t: int, backend: str = "auto"
+) -> Fp8Rows:
+    """Do what `self_attention_paged` does, and return its rows in FP8.
+
+    They are those of `quantize_rows`, without a rounding to qkv's dtype before them where Hkv is a
+    power of two so small that one program of the kernel has room for all heads of a row.
+
+    Args:
+        qkv: as in `self_attention_paged`, like all that follows.
+
+    Returns:
+        Values `[rows, H D]`, scales `[rows]`.
+
+    Raises:
+        ValueError: as in `self_attention_paged`.
+    """
+    _check_paged(qkv, pool, table, t)
+    chosen = triton_or_reference(backend, qkv)
+    if runs_plain(chosen):
+        return Fp8Rows(*paged_fp8_reference(qkv, pool, table, t))
+    return Fp8Rows(*torch.ops.grace.self_attention_paged_fp8(qkv, pool, table, t, chosen))
 
 
 def self_attention_from_table(
@@ -135,19 +158,33 @@ def self_attention_from_table(
     Raises:
         ValueError: if shapes, dtypes, devices or the backend do not fit.
     """
-    check_float("queries", queries)
-    if queries.ndim != 3 or not queries.is_contiguous():
-        raise ValueError(f"queries must be contiguous [blocks, H, D], got {form(queries)}")
-    _check_cache("pool", pool, "[blocks, 2, Hkv, D]", 4)
-    blocks, num_heads, head_dim = queries.shape
-    check_form("pool", pool, (blocks, 2, pool.shape[2], head_dim), queries)
-    _check_heads(num_heads, pool.shape[2])
-    _check_table(table, queries)
-    _check_position(t, table.shape[1])
+    _check_from_table(queries, pool, table, t)
     chosen = triton_or_reference(backend, queries)
     if runs_plain(chosen):
         return from_table_reference(queries, pool, table, t)
     return torch.ops.grace.self_attention_from_table(queries, pool, table, t, chosen)
+
+
+def self_attention_from_table_fp8(
+    queries: Tensor, pool: Tensor, table: Tensor, t: int, backend: str = "auto"
+) -> Fp8Rows:
+    """Do what `self_attention_from_table` does, in FP8 as `self_attention_paged_fp8` does it.
+
+    Args:
+        queries: as in `self_attention_from_table`, like all that follows.
+
+    Returns:
+        Values `[rows, H D]`, scales `[rows]`.
+
+    Raises:
+        ValueError: as in `self_attention_from_table`.
+    """
+    _check_from_table(queries, pool, table, t)
+    chosen = triton_or_reference(backend, queries)
+    if runs_plain(chosen):
+        return Fp8Rows(*from_table_fp8_reference(queries, pool, table, t))
+    rows = torch.ops.grace.self_attention_from_table_fp8(queries, pool, table, t, chosen)
+    return Fp8Rows(*rows)
 
 
 @torch.library.custom_op("grace::self_attention", mutates_args=())
@@ -179,6 +216,18 @@ def _self_attention_paged(qkv: Tensor, pool: Tensor, table: Tensor, t: int, back
     return attend_triton(query, pool, table, t, table.shape[1], fused=True)
 
 
+@torch.library.custom_op("grace::self_attention_paged_fp8", mutates_args=("pool",))
+def _self_attention_paged_fp8(
+    qkv: Tensor, pool: Tensor, table: Tensor, t: int, backend: str
+) -> tuple[Tensor, Tensor]:
+    if backend == "reference":
+        return paged_fp8_reference(qkv, pool, table, t)
+    from grace.kernels.self_attention.kernel import attend_fp8_triton
+
+    query = qkv.unflatten(1, (-1, pool.shape[3]))
+    return attend_fp8_triton(query, pool, table, t, table.shape[1], fused=True)
+
+
 @torch.library.custom_op("grace::self_attention_from_table", mutates_args=())
 def _self_attention_from_table(
     queries: Tensor, pool: Tensor, table: Tensor, t: int, backend: str
@@ -188,6 +237,17 @@ def _self_attention_from_table(
     from grace.kernels.self_attention.kernel import attend_triton
 
     return attend_triton(queries, pool, table, t, table.shape[1], fused=False)
+
+
+@torch.library.custom_op("grace::self_attention_from_table_fp8", mutates_args=())
+def _self_attention_from_table_fp8(
+    queries: Tensor, pool: Tensor, table: Tensor, t: int, backend: str
+) -> tuple[Tensor, Tensor]:
+    if backend == "reference":
+        return from_table_fp8_reference(queries, pool, table, t)
+    from grace.kernels.self_attention.kernel import attend_fp8_triton
+
+    return attend_fp8_triton(queries, pool, table, t, table.shape[1], fused=False)
 
 
 @_self_attention.register_fake
@@ -208,6 +268,22 @@ def _(qkv: Tensor, pool: Tensor, table: Tensor, t: int, backend: str) -> Tensor:
 @_self_attention_from_table.register_fake
 def _(queries: Tensor, pool: Tensor, table: Tensor, t: int, backend: str) -> Tensor:
     return queries.new_empty((table.shape[0], *queries.shape[1:]))
+
+
+@_self_attention_paged_fp8.register_fake
+def _(qkv: Tensor, pool: Tensor, table: Tensor, t: int, backend: str) -> tuple[Tensor, Tensor]:
+    return _fp8_like(_heads_like(qkv, *pool.shape[2:]))
+
+
+@_self_attention_from_table_fp8.register_fake
+def _(queries: Tensor, pool: Tensor, table: Tensor, t: int, backend: str) -> tuple[Tensor, Tensor]:
+    return _fp8_like(queries.new_empty((table.shape[0], *queries.shape[1:])))
+
+
+def _fp8_like(heads: Tensor) -> tuple[Tensor, Tensor]:
+    width = heads.shape[1] * heads.shape[2]
+    values = heads.new_empty((len(heads), width), dtype=torch.float8_e4m3fn)
+    return values, heads.new_empty(len(heads), dtype=torch.float32)
 
 
 def _heads_like(qkv: Tensor, num_kv_heads: int, head_dim: int) -> Tensor:
@@ -231,6 +307,28 @@ def _check_table(table: Tensor, like: Tensor) -> None:
         raise ValueError(f"table must be int32 [rows, L], got {form(table)}")
     if table.device != like.device or not table.is_contiguous():
         raise ValueError(f"table must be contiguous and on {like.device}")
+
+
+def _check_paged(qkv: Tensor, pool: Tensor, table: Tensor, t: int) -> None:
+    _check_cache("pool", pool, "[blocks, 2, Hkv, D]", 4)
+    check_form("pool", pool, (pool.shape[0], 2, *pool.shape[2:]), qkv)
+    _check_projection(qkv, pool.shape[2], pool.shape[3])
+    if len(table) != len(qkv):
+        raise ValueError(f"table must be int32 [{len(qkv)}, L], got {form(table)}")
+    _check_table(table, qkv)
+    _check_position(t, table.shape[1])
+
+
+def _check_from_table(queries: Tensor, pool: Tensor, table: Tensor, t: int) -> None:
+    check_float("queries", queries)
+    if queries.ndim != 3 or not queries.is_contiguous():
+        raise ValueError(f"queries must be contiguous [blocks, H, D], got {form(queries)}")
+    _check_cache("pool", pool, "[blocks, 2, Hkv, D]", 4)
+    blocks, num_heads, head_dim = queries.shape
+    check_form("pool", pool, (blocks, 2, pool.shape[2], head_dim), queries)
+    _check_heads(num_heads, pool.shape[2])
+    _check_table(table, queries)
+    _check_position(t, table.shape[1])
 
 
 def _check_projection(qkv: Tensor, num_kv_heads: int, head_dim: int) -> None:

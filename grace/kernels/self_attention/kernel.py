@@ -8,20 +8,23 @@ load. Every load is issued before the first sum needs one; each block is read on
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from grace.kernels.fp8_rows.kernel import magnitude, quantize_rows_triton, scale_of
 from grace.kernels.tuning import choose
 
 # [warps, bytes that a lane holds of each key]; the first is the default
 CANDIDATES = [[4, 16], [1, 16], [2, 16], [8, 16], [2, 32]]
+FP8_CANDIDATES = [*CANDIDATES, [4, 32], [16, 16], [8, 32]]  # those that hold whole rows
 
 
 def attend_triton(
     query: Tensor, pool: Tensor, table: Tensor | None, t: int, max_length: int, fused: bool
 ) -> Tensor:
-    """Run all versions; the contracts are those of `grace.kernels.self_attention`.
+    """Return `[rows, H, D]`; the contracts are those of `grace.kernels.self_attention`.
 
     Args:
         query: `[rows, heads, D]`: H query heads, behind them 2 Hkv heads of new keys and values
@@ -30,38 +33,80 @@ def attend_triton(
         table: int32 `[rows, max_length]`; None where row r owns blocks `r * max_length` and on.
         fused: whether position t comes from `query` and is to be written.
     """
-    rows, heads, head_dim = query.shape
-    rows = rows if table is None else len(table)
-    num_kv_heads = pool.shape[2]
-    num_heads = heads - 2 * num_kv_heads if fused else heads
+    rows, num_heads = _sizes(query, pool, table, fused)
+    out = query.new_empty((rows, num_heads, query.shape[2]))
+    _run_fastest(CANDIDATES, query, pool, table, out, None, t, max_length, fused)
+    return out
+
+
+def attend_fp8_triton(
+    query: Tensor, pool: Tensor, table: Tensor, t: int, max_length: int, fused: bool
+) -> tuple[Tensor, Tensor]:
+    """Return values `[rows, H D]` and scales of the versions with a table; as `attend_triton`."""
+    pairs = (_pairs(candidate, query) for candidate in FP8_CANDIDATES)
+    whole = [c for c, p in zip(FP8_CANDIDATES, pairs, strict=True) if p % pool.shape[2] == 0]
+    if not whole:
+        heads = attend_triton(query, pool, table, t, max_length, fused)
+        return quantize_rows_triton(heads.flatten(1))
+    rows, num_heads = _sizes(query, pool, table, fused)
+    values = query.new_empty((rows, num_heads * query.shape[2]), dtype=torch.float8_e4m3fn)
+    scales = query.new_empty(rows, dtype=torch.float32)
+    _run_fastest(whole, query, pool, table, values, scales, t, max_length, fused)
+    return values, scales
+
+
+def _sizes(query: Tensor, pool: Tensor, table: Tensor | None, fused: bool) -> tuple[int, int]:
+    rows = len(query if table is None else table)
+    return rows, query.shape[1] - 2 * pool.shape[2] if fused else query.shape[1]
+
+
+def _pairs(candidate: list[int], query: Tensor) -> int:
+    """How many (row, key head) pairs one program holds."""
+    warps, lane_bytes = candidate
+    key_bytes = query.element_size() * triton.next_power_of_2(query.shape[2])
+    return max(warps * 32 * lane_bytes // key_bytes, 1)
+
+
+def _run_fastest(
+    candidates: list[list[int]],
+    query: Tensor,
+    pool: Tensor,
+    table: Tensor | None,
+    out: Tensor,
+    scales: Tensor | None,
+    t: int,
+    max_length: int,
+    fused: bool,
+) -> None:
+    rows, num_heads = _sizes(query, pool, table, fused)
+    if rows == 0:
+        return
+    num_kv_heads, head_dim = pool.shape[2:]
     if query.stride(2) != 1 or query.stride(1) != head_dim:
         query = query.contiguous()
-    out = query.new_empty((rows, num_heads, head_dim))
-    if rows == 0:
-        return out
     wide_dim = triton.next_power_of_2(head_dim)
 
     def run(candidate: list[int]) -> None:
-        warps, lane_bytes = candidate
-        pairs = max(warps * 32 * lane_bytes // (query.element_size() * wide_dim), 1)
+        pairs = _pairs(candidate, query)
         attend_kernel[(triton.cdiv(rows * num_kv_heads, pairs),)](
-            query, pool, table, out, rows, query.stride(0), head_dim**-0.5 * 1.4426950408889634,
+            query, pool, table, out, scales, rows, query.stride(0),
+            head_dim**-0.5 * 1.4426950408889634,
             T=t, L=max_length, KV_HEADS=num_kv_heads, GROUP=num_heads // num_kv_heads,
             D=head_dim, WIDE_D=wide_dim, PAIRS=pairs, FUSED=fused, PAGED=table is not None,
-            num_warps=warps,
+            num_warps=candidate[0],
         )  # fmt: skip
 
     shape = (
         triton.next_power_of_2(rows), num_heads, num_kv_heads, head_dim, t, max_length,
         str(query.dtype), fused, table is not None,
     )  # fmt: skip
-    run(choose("self_attention", shape, CANDIDATES, run, query.device))
-    return out
+    operation = "self_attention" if scales is None else "self_attention_fp8"
+    run(choose(operation, shape, candidates, run, query.device))
 
 
 @triton.jit
 def attend_kernel(
-    query, pool, table, out, num_rows, query_stride, scale,
+    query, pool, table, out, scales, num_rows, query_stride, scale,
     T: tl.constexpr, L: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     D: tl.constexpr, WIDE_D: tl.constexpr, PAIRS: tl.constexpr,
     FUSED: tl.constexpr, PAGED: tl.constexpr,
@@ -95,6 +140,8 @@ def attend_kernel(
         keys += (tl.load(place, mask=mask, other=0.0),)
         values += (tl.load(place + KV_HEADS * D, mask=mask, other=0.0),)
 
+    largest = tl.zeros((PAIRS,), tl.int32)
+    held = ()
     for g in tl.static_range(GROUP):
         head = (kv_head * GROUP + g) * D
         q = tl.load(row_start + head[:, None] + column[None, :], mask=mask, other=0.0)
@@ -112,8 +159,24 @@ def attend_kernel(
             total += share
             attended += share[:, None] * values[j].to(tl.float32)
         attended = attended / total[:, None]
-        place = out + (row * (GROUP * KV_HEADS * D) + head)[:, None] + column[None, :]
-        tl.store(place, attended.to(out.dtype.element_ty), mask=mask)
+        if scales is None:
+            place = out + (row * (GROUP * KV_HEADS * D) + head)[:, None] + column[None, :]
+            tl.store(place, attended.to(out.dtype.element_ty), mask=mask)
+        else:
+            largest = tl.maximum(largest, tl.max(magnitude(attended), 1))
+            held += (attended,)
+
+    if scales is not None:
+        # The program holds all pairs of its rows.
+        ROWS: tl.constexpr = PAIRS // KV_HEADS
+        row_scale = scale_of(tl.max(tl.reshape(largest, (ROWS, KV_HEADS)), 1))
+        pair_scale = tl.reshape(tl.broadcast_to(row_scale[:, None], (ROWS, KV_HEADS)), (PAIRS,))
+        tl.store(scales + row, pair_scale, mask=inside & (kv_head == 0))
+        inverse = tl.div_rn(1.0, pair_scale)
+        for g in tl.static_range(GROUP):
+            head = (kv_head * GROUP + g) * D
+            place = out + (row * (GROUP * KV_HEADS * D) + head)[:, None] + column[None, :]
+            tl.store(place, (held[g] * inverse[:, None]).to(tl.float8e4nv), mask=mask)
 
     # Last, so that the compiler need not keep a load behind a store that might alias it.
     if FUSED:

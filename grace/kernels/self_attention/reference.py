@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from grace.kernels.fp8_rows.reference import quantize_rows_reference
+
 
 def attend_reference(query: Tensor, blocks: Tensor) -> Tensor:
     """Let each row attend to the positions of its prefix.
@@ -54,3 +56,19 @@ def from_table_reference(queries: Tensor, pool: Tensor, table: Tensor, t: int) -
     """Return `[rows, H, D]`; the contract is `self_attention_from_table`'s."""
     table = table[:, : t + 1].long()
     return attend_reference(queries[table[:, t]], pool[table])
+
+
+def paged_fp8_reference(qkv: Tensor, pool: Tensor, table: Tensor, t: int) -> tuple[Tensor, Tensor]:
+    """Return values `[rows, H D]` and scales; the contract is `self_attention_paged_fp8`'s."""
+    query, blocks = split_reference(qkv, pool.shape[2], pool.shape[3])
+    table = table[:, : t + 1].long()
+    pool[table[:, t]] = blocks
+    return quantize_rows_reference(attend_reference(query.float(), pool[table]).flatten(1))
+
+
+def from_table_fp8_reference(
+    queries: Tensor, pool: Tensor, table: Tensor, t: int
+) -> tuple[Tensor, Tensor]:
+    """Return values and scales; the contract is `self_attention_from_table_fp8`'s."""
+    attended = from_table_reference(queries.float(), pool, table, t)
+    return quantize_rows_reference(attended.flatten(1))

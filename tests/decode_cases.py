@@ -92,7 +92,8 @@ class Search:
         search = self.search
         with torch.inference_mode():
             search._workspace.poison()
-            for tensor in (*search._memory.context, *search._memory.pools):
+            memory = search._memory
+            for tensor in (*memory.context, *memory.pools, *memory.value_scales):
                 tensor.fill_(torch.nan)
             for buffers in search._buffers.values():
                 poison(buffers)

@@ -19,7 +19,7 @@ def device_ms(call: Callable[[], object], device: torch.device) -> float:
 
     Its inputs are not in the cache: between two calls something larger is written, whose own time
     is taken off. The call must have run before, so that nothing is compiled or tuned any more, and
-    must be fit for a capture.
+    must be fit for a capture. `device_lock` is held, since no two captures may meet.
     """
     scratch = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device)
 

@@ -163,8 +163,10 @@ class StepSearch:
 
     def _capture(self, bucket: int, pool: tuple[int, int]) -> None:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
-            self._enqueue(bucket)  # compiles and tunes, which a capture must not
+        with torch.cuda.stream(self._stream):  # compiles and tunes, which a capture must not
+            size = (bucket, self._num_context, self.decoder.config.model_dim)
+            self.decoder.load(self._memory, torch.zeros(size, device=self._device))
+            self._enqueue(bucket)
         self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         with capturing(graph, self._stream, pool):

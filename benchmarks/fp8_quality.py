@@ -5,6 +5,9 @@ them again; or takes one of your own (`--index`, `--checkpoint`, `--requests`). 
 decoded in float32, bfloat16 and float8, all else alike. The demo's catalogue is taken without its
 rules, so that every request may see its held-out film.
 
+These models are so small that no product of theirs gains by FP8 (docs/fp8.md), and float8 would be
+bfloat16: `--every-product` quantises them all the same, to see what it does to answers.
+
 - `recall@k` of a precision: held-out ads among the first k, by requests that may see theirs.
 - `SID overlap@k`, `ad overlap@k` of `one against other`: entries that the first k of both have, by
   entries, over all requests. How they are ordered within k has no say.
@@ -31,6 +34,7 @@ from grace.evaluate.metrics import recall
 from grace.evaluate.observe import find_ranks, find_targets
 from grace.evaluate.run import retrievable, target_of
 from grace.index import Index
+from grace.model import projection
 from grace.retrieve import Result, Retriever
 from grace.train import RunConfig
 
@@ -67,14 +71,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--checkpoint", type=Path, help="the model for it")
     parser.add_argument("--requests", type=Path, help="its requests, .jsonl, each with a target")
     parser.add_argument("--beams", type=int, default=256, help="at every step, and SIDs kept")
+    parser.add_argument(
+        "--every-product", action="store_true", help="FP8 also where it is not faster"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args(arguments)
     given = (options.index, options.checkpoint, options.requests)
     if any(given) and not all(given):
         parser.error("--index, --checkpoint and --requests go together")
+    if options.every_product:
+        projection.LEAST_FP8_FLOPS = 0
     runs = [given] if all(given) else train_models(options)
     answers, eligible = decode_all(runs, options)
-    rows = list(compare(given[1].name if all(given) else "movielens", answers, eligible))
+    case = given[1].name if all(given) else "movielens"
+    rows = list(compare(case, answers, eligible))
     record.show("fp8_quality", rows)
     print(f"float8 may be a default here: {'yes' if acceptable(rows) else 'no'}")
     machine = None if options.device.startswith("cuda") else "cpu"

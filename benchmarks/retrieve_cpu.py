@@ -7,8 +7,7 @@ request in it. Each call takes the next requests of a pool. Metrics:
 - `total`: `Retriever.retrieve`, without a trace; checks of the requests are in it and in no stage.
 - `prefill`: features to tensors, which `features` measures alone, and the encoder.
 - `match`: the matcher's verdict on every prefix, before decoding.
-- `decode`: all steps. `decode, model` is what the decoder takes of it; the rest is constraint,
-  selection and bookkeeping.
+- `decode`: all steps, model, constraint and selection.
 - `filter`: SIDs to ads, their rules, the results.
 - `requests`: batch size by `total`.
 
@@ -19,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import time
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
 from pathlib import Path
@@ -86,7 +84,7 @@ class StageTimer:
     def __init__(
         self,
         index: grace.Index,
-        model: TimedModel,
+        model: EncoderDecoder,
         requests: Sequence[dict],
         matching: str,
         batch_size: int,
@@ -103,11 +101,9 @@ class StageTimer:
         for stage, call in (("total", self.retrieve), ("features", self.encode)):
             self.stages_ms.setdefault(stage, []).extend(record.time_calls(call, repeats, warmup=1))
         for _ in range(repeats):
-            self.model.decode_ms = 0.0
             results = self.retriever.retrieve(self.batch(), trace=True)
             self.returned_ads = sum(result.funnel["returned_ads"] for result in results)
-            stages = results[0].trace.stages_ms | {"decode, model": self.model.decode_ms}
-            for stage, time_ms in stages.items():
+            for stage, time_ms in results[0].trace.stages_ms.items():
                 self.stages_ms.setdefault(stage, []).append(time_ms)
 
     def rows(self, case: str) -> Iterator[dict]:
@@ -140,19 +136,6 @@ class StageTimer:
         return list(islice(self.pool, self.batch_size))
 
 
-class TimedModel(EncoderDecoder):
-    """The model, adding up the time of its decode steps."""
-
-    decode_ms = 0.0
-
-    def decode(self, *arguments: object) -> tuple[torch.Tensor, torch.Tensor]:
-        """As the model's."""
-        start = time.perf_counter()
-        answer = super().decode(*arguments)
-        self.decode_ms += (time.perf_counter() - start) * 1e3
-        return answer
-
-
 def made_up_requests(num_ads: int, seed: int) -> list[dict]:
     """The benchmark's people, with histories of random ads."""
     draw = np.random.default_rng([seed, 3])
@@ -174,12 +157,12 @@ def made_up_requests(num_ads: int, seed: int) -> list[dict]:
 
 def made_up_model(
     num_levels: int, num_codes: int, requests: Sequence[dict], seed: int
-) -> TimedModel:
+) -> EncoderDecoder:
     """The demo's model with random weights."""
     torch.manual_seed(seed)
     features = FeatureSpec.load(FEATURES).fit([request["features"] for request in requests])
     config = ModelConfig(num_levels=num_levels, vocab_size=num_codes)
-    return TimedModel(config, features)
+    return EncoderDecoder(config, features).eval()
 
 
 if __name__ == "__main__":

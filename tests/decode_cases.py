@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from device_cases import compiled
 from harness import build
-from model_cases import small_model
+from model_cases import small_model, with_random_norms
 from strategies import Case
 
 from grace.decode import BeamPlan
@@ -45,7 +45,7 @@ def plan_of(trie, width, num_sids=None):
 def model_of(index, seed=0, spare_vocab=3, **sizes):
     """A model for an index whose V is more than the catalogue needs."""
     sizes = {"vocab_size": index.vocab_size + spare_vocab, "num_recent_tokens": 0} | sizes
-    return small_model(seed=seed, num_levels=index.num_levels, **sizes)
+    return with_random_norms(small_model(seed=seed, num_levels=index.num_levels, **sizes), seed)
 
 
 def step_decoder(model, device="cpu", precision="float32"):
@@ -92,7 +92,8 @@ class Search:
         search = self.search
         with torch.inference_mode():
             search._workspace.poison()
-            for tensor in (*search._memory.context, *search._memory.pools):
+            memory = search._memory
+            for tensor in (*memory.context, *memory.pools, *memory.value_scales):
                 tensor.fill_(torch.nan)
             for buffers in search._buffers.values():
                 poison(buffers)

@@ -64,3 +64,13 @@ def small_config(**sizes) -> ModelConfig:
 def small_model(spec: FeatureSpec = SPEC, seed: int = 0, **sizes) -> EncoderDecoder:
     torch.manual_seed(seed)
     return EncoderDecoder(small_config(**sizes), spec).eval()
+
+
+def with_random_norms(model: EncoderDecoder, seed: int = 0) -> EncoderDecoder:
+    """The model, with weights in its norms as training leaves them: no two alike."""
+    draw = torch.Generator().manual_seed(seed)
+    for module in model.modules():
+        if isinstance(module, torch.nn.RMSNorm):
+            noise = torch.randn(module.weight.shape, generator=draw)
+            module.weight.data = 1 + 0.3 * noise
+    return model

@@ -27,6 +27,7 @@ from grace.errors import ConfigError
 from grace.index import MATCHERS
 from grace.index.on_device import DeviceIndex
 from grace.index.unions import UNIONS
+from grace.kernels.capture import POOL, own_stream
 from grace.kernels.tuning import pinned
 from grace.model.step_decoder import StepDecoder
 
@@ -431,6 +432,50 @@ def test_more_places_than_there_was_room_for(matching):
     assert generations == [0, 0, 1, 1, 2, 2]
 
 
+def test_a_swap_under_load(small):
+    """One thread searches while another makes searches over other versions, time and again.
+
+    They come and go more often than torch has streams.
+    """
+    index, requests, model, plan = small
+    second, others = index_of(6, num_levels=3, vocab=20, num_ads=2500, rule_rate=0.4)
+    context = context_of(model, 3).cuda()
+    serving = Search(index, model, plan, "cuda")
+    wanted = serving.run(requests[:3], context)
+    failures, ended = [], threading.Event()
+
+    def serve():
+        try:
+            while not ended.is_set():
+                assert_same_beams(serving.run(requests[:3], context), wanted)
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        kept, found = [], []
+        for turn in range(12):
+            kept.append(Search(second, model, plan, "cuda", max_batch=3))
+            found.append(kept[-1].run(others[:3], context_of(model, 3)))
+            if turn % 2:
+                kept.clear()
+    finally:
+        ended.set()
+        thread.join()
+    assert not failures, failures[0]
+    for beams in found[1:]:
+        assert_same_beams(beams, found[0])
+
+
+def test_streams_of_their_own():
+    device = torch.device("cuda", 0)
+    held = [own_stream(device) for _ in range(POOL)]
+    assert len({stream.cuda_stream for stream in held}) == POOL
+    del held[5]
+    assert own_stream(device).cuda_stream not in {stream.cuda_stream for stream in held}
+
+
 # ---- too little memory -----------------------------------------------------------------------
 
 
@@ -450,19 +495,48 @@ def test_what_cannot_fit_is_refused(small):
     assert search.run(requests[:2], context_of(model, 2)).faults == [None, None]
 
 
-def test_memory_that_ends_in_a_capture_is_refused(small, monkeypatch):
-    index, requests, model, plan = small
-    wanted = Search(index, model, plan, "cuda").run(requests[:2], context_of(model, 2))
+def shortage(error):
+    """A step that has no memory while a graph is captured."""
     step = StepDecoder.step
 
     def short(self, state, parents, tokens, t, *more):
         if t == 2 and torch.cuda.is_current_stream_capturing():
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+            raise error
         return step(self, state, parents, tokens, t, *more)
 
+    return short
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."),
+        RuntimeError("CUDA error: out of memory"),
+    ],
+)
+def test_memory_that_ends_in_a_capture_is_refused(small, monkeypatch, error):
+    index, requests, model, plan = small
+    wanted = Search(index, model, plan, "cuda").run(requests[:2], context_of(model, 2))
     with monkeypatch.context() as patch:
-        patch.setattr(StepDecoder, "step", short)
-        with pytest.raises(ConfigError, match=r"Tried to allocate 2 GiB"):
+        patch.setattr(StepDecoder, "step", shortage(error))
+        with pytest.raises(ConfigError, match=rf"does not fit.*{str(error)[:30]}"):
             Search(index, model, plan, "cuda")
     found = Search(index, model, plan, "cuda").run(requests[:2], context_of(model, 2))
     assert_same_beams(found, wanted)
+
+
+def test_a_capture_that_failed_is_tried_again(monkeypatch):
+    """A matcher's buffers grew, and there was no memory for the new graphs for a moment."""
+    index = place_index()
+    model, plan = model_of(index, **SMALL), plan_of(index.trie, 24)
+    here, there = (
+        Search(index, model, plan, device, "bitmask+bloom") for device in ("cpu", "cuda")
+    )
+    some, context = place_requests(index, (300, 2)), context_of(model, 2)
+    there.run(some[1:], context[1:])
+    with monkeypatch.context() as patch:
+        patch.setattr(StepDecoder, "step", shortage(torch.OutOfMemoryError("for a moment")))
+        with pytest.raises(torch.OutOfMemoryError, match="for a moment"):
+            there.run(some, context)
+    found, wanted = there.run(some, context), here.run(some, context)
+    assert_agree(index.trie, found, wanted, TOLERANCES["float32"])

@@ -33,6 +33,22 @@ def flops_per_request(config: ModelConfig, widths: Sequence[int]) -> int:
     return total
 
 
+def flops_in_tables(config: ModelConfig, widths: Sequence[int], levels: int) -> int:
+    """Return how many of `flops_per_request` prefix tables stand for.
+
+    Args:
+        config, widths: as there.
+        levels: of the trie that have a row a node; the others have their projections by token.
+    """
+    products, width = products_per_row(config), config.num_heads * config.head_dim
+    total = 0
+    for t, beams in enumerate(widths):
+        names = ("qkv", "self output", "cross query") if t < levels else ("qkv",)
+        attention = 2 * 2 * (t + 1) * width if t < levels else 0
+        total += beams * (sum(2 * products[n][0] * products[n][1] for n in names) + attention)
+    return total
+
+
 def products_per_row(config: ModelConfig) -> dict[str, tuple[int, int]]:
     """Return (outputs, inputs) of each projection of one layer, in their order."""
     width, dim = config.num_heads * config.head_dim, config.model_dim

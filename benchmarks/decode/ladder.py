@@ -11,7 +11,6 @@ from benchmarks import record
 from benchmarks.decode.free import FreeSearch, free_steps
 from benchmarks.decode.levels import LEVELS, bytes_of_copies
 from benchmarks.decode.searches import (
-    TABLE_BYTES,
     WARMUP_MS,
     Plain,
     Variant,
@@ -65,8 +64,6 @@ def ladder_rows(
     yield from free_rows(decoder, context, dynamic, paged, None, replays)
     counts = {"sids": world.trie.level_sizes[-1]}
     for variant in INSIDE:
-        if variant.tables and not TABLE_BYTES:
-            continue
         print(f"{CASE}: {variant.name}", flush=True)
         matcher, requests = world.matcher(variant.matching), world.requests[: dynamic.batch]
         plain = Plain(decoder, dynamic).find(world.trie_there, matcher, requests, context)

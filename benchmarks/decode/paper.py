@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from benchmarks import record
+from benchmarks.decode.cost import flops_in_tables, flops_per_request
 from benchmarks.decode.searches import (
-    TABLE_BYTES,
     Plain,
     Variant,
     free_memory,
@@ -19,15 +18,16 @@ from benchmarks.decode.searches import (
 from benchmarks.decode.shape import Shape
 from benchmarks.decode.world import World
 
-NO_MATCHING, EXACT = Variant("no-matching"), Variant("exact", "exact")
+NO_TABLES = ", no tables"
+"""Ends the name of a variant without prefix tables; a retriever on a GPU has them."""
 PAPER = (
-    NO_MATCHING,
-    EXACT,
-    Variant("bitmask+bloom", "bitmask+bloom"),
-    Variant("exact+fp8", "exact", "float8"),
-    Variant("no-matching+table", tables=True),
-    Variant("exact+table", "exact", tables=True),
-    Variant("exact+table+fp8", "exact", "float8", tables=True),
+    Variant("no-matching" + NO_TABLES),
+    Variant("exact" + NO_TABLES, "exact"),
+    Variant("exact+fp8" + NO_TABLES, "exact", "float8"),
+    Variant("no-matching", tables=True),
+    Variant("exact", "exact", tables=True),
+    Variant("bitmask+bloom", "bitmask+bloom", tables=True),
+    Variant("exact+fp8", "exact", "float8", tables=True),
 )
 BY_DYNAMIC_BEAMS = "GRACE, 6.4: 15.5 ms with dynamic beams, before the trie and the matchers"
 WITH_BLOOM = "GRACE, 6.4: 25.0 ms with the trie, bitmasks and Bloom filters"
@@ -48,18 +48,14 @@ REFERENCES = {
 }
 
 
-def variants() -> list[Variant]:
-    """Those that can run."""
-    return [variant for variant in PAPER if TABLE_BYTES or not variant.tables]
-
-
 def paper_rows(
     world: World, dynamic: Shape, fixed: Shape, replays: int, seed: int
 ) -> Iterator[dict]:
     """Rows of the cases `paper`, `paper fixed` and `paper batch 1`; checked, then timed."""
-    yield from case_rows("paper", world, dynamic, variants(), replays, seed)
-    yield from case_rows("paper fixed", world, fixed, [NO_MATCHING, EXACT], -(-replays // 2), seed)
-    alone = [v for v in variants() if v.matching in (None, "exact")]
+    yield from case_rows("paper", world, dynamic, PAPER, replays, seed)
+    two = [variant for variant in PAPER if variant.name in ("no-matching", "exact")]
+    yield from case_rows("paper fixed", world, fixed, two, -(-replays // 2), seed)
+    alone = [v for v in PAPER if v.matching in (None, "exact")]
     yield from case_rows("paper batch 1", world, dynamic.changed(batch=1), alone, replays, seed)
 
 
@@ -68,8 +64,8 @@ def case_rows(
 ) -> Iterator[dict]:
     """Rows of one shape.
 
-    What is `added` is over the first variant, `no-matching`; what tables save, over the same
-    variant without them, which comes before.
+    What is `added` is over `no-matching`; what tables save, over the same variant without them.
+    Both come before.
     """
     device = world.device
     decoder, context = shape.decoder(seed, device), shape.context(seed, device)
@@ -81,36 +77,39 @@ def case_rows(
         del path
         free_memory(device)
     counts = {"sids": world.trie.level_sizes[-1]}
-    medians: dict[Variant, float] = {}
+    medians: dict[str, float] = {}
     for variant in chosen:
         print(f"{case}: {variant.name}", flush=True)
         one = prepared(world, shape, variant, decoder, context)
         share = one.check(plain[variant.matching])
         references = REFERENCES.get((case, variant.name), {})
         times_ms = one.times(replays)
-        yield from latency_rows(case, variant.name, shape, times_ms, counts, references)
+        tables = one.search.tables
+        computed = flops_per_request(shape.config, shape.plan.widths)
+        if tables is not None:
+            computed -= flops_in_tables(shape.config, shape.plan.widths, len(tables.levels))
+        sizes = counts | {"computed_gflop_per_request": round(computed / 1e9, 3)}
+        yield from latency_rows(case, variant.name, shape, times_ms, sizes, references)
         median = float(np.median(times_ms))
-        medians[variant] = median
+        medians[variant.name] = median
         if variant.matching == "exact":
             loop_ms = one.times(-(-replays // 4), matching=False)
             yield record.row(
                 case, variant.name, "latency, words there before", "ms",
                 **record.quantiles(loop_ms),
             )  # fmt: skip
-        if variant.matching is not None and variant.precision == "bfloat16" and not variant.tables:
+        if variant.tables and variant.matching is not None and variant.precision == "bfloat16":
             yield record.row(
-                case, variant.name, "added latency", "ms", max(median - medians[chosen[0]], 0.0),
+                case, variant.name, "added latency", "ms", max(median - medians["no-matching"], 0),
                 reference=references.get("added latency"),
             )  # fmt: skip
-        if variant.tables:
-            without = dataclasses.replace(
-                variant, name=variant.name.replace("+table", ""), tables=False
-            )
-            saved = max(medians[without] - median, 0.0)
-            tables = one.search.tables
+        if tables is not None:
             levels = {"levels": len(tables.levels)}
-            yield record.row(case, variant.name, "saved latency", "ms", saved)
             yield record.row(case, variant.name, "tables", "bytes", tables.num_bytes, counts=levels)
+        without = variant.name + NO_TABLES
+        if without in medians:
+            saved = max(medians[without] - median, 0.0)
+            yield record.row(case, variant.name, "saved latency", "ms", saved)
         yield record.row(case, variant.name, "overlap with float32", "rate", share)
         del one
         free_memory(device)

@@ -154,7 +154,7 @@ def profile_rows(
     yield from peak_rows(peaks)
     decoder, context = shape.decoder(seed, device), shape.context(seed, device)
     for variant in variants:
-        case = "paper profile" + (f", {variant.name}" if variant.matching else "")
+        case = f"paper profile: {variant.name}"
         print(case, flush=True)
         one = prepared(world, shape, variant, decoder, context)
         latency = record.quantiles(one.times(replays, matching=False))
@@ -260,7 +260,7 @@ def measure_peaks(device: str) -> Peaks:
 
 def peak_rows(peaks: Peaks) -> list[dict]:
     """Rows of what the machine reaches."""
-    case = "paper profile"
+    case = "machine"
     return [
         record.row(case, "copy", "peak bandwidth", "bytes/s", peaks.bytes_per_ms * 1e3),
         record.row(case, "product, bfloat16", "peak", "flop/s", peaks.flops_per_ms * 1e3),

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from grace.catalog import iter_rows
-from grace.cli.options import parse_plan
+from grace.cli.options import Precision, parse_plan
 from grace.index import MATCHERS, Index
 
 
@@ -43,6 +43,7 @@ def evaluate(
         typer.Option(min=1, help="Numbers of ads at which pass rates are compared."),
     ] = None,
     device: Annotated[str, typer.Option(help="Where the model runs.")] = "cpu",
+    precision: Precision = "auto",
 ) -> None:
     """Measure recall, NDCG and eligibility under several matching modes on the same requests."""
     from rich.console import Console
@@ -67,6 +68,7 @@ def evaluate(
         bucket_bounds=sorted(set(bucket)) if bucket else None,
         fixed_ads=tuple(sorted(set(fixed_ads or FIXED_ADS))),
         device=device,
+        precision=precision,
     )
     console = Console()
     for table in tables(evaluation):

@@ -14,6 +14,10 @@ Workers = Annotated[
     int | None, typer.Option(min=1, max=1024, help="Threads; as many as cores by default.")
 ]
 
+Precision = Annotated[
+    str, typer.Option(help="Of the decoder: auto | float32 | bfloat16 | float8 (docs/fp8.md).")
+]
+
 
 def num_cores() -> int:
     """Return how many cores this process may use."""

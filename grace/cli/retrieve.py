@@ -12,7 +12,7 @@ from typing import Annotated, BinaryIO
 import typer
 
 from grace.catalog.rows import unique_keys
-from grace.cli.options import parse_plan
+from grace.cli.options import Precision, parse_plan
 from grace.errors import DataError, RequestError
 from grace.files import atomic_write, check_writable
 from grace.index import MATCHERS, Index
@@ -35,6 +35,7 @@ def retrieve(
     top_k: Annotated[int | None, typer.Option(help="Ads per request; by default all.")] = None,
     device: Annotated[str, typer.Option(help="Where the model runs.")] = "cpu",
     batch_size: Annotated[int, typer.Option(help="Requests decoded together, at most 32.")] = 16,
+    precision: Precision = "auto",
 ) -> None:
     """Answer requests with eligible ads; a request that fails has its error in its own line."""
     if out != STREAM:
@@ -42,7 +43,7 @@ def retrieve(
     opened = Index.open(index)
     retriever = Retriever(
         opened, model, parse_plan(plan, sids, opened.num_levels), matching, device, batch_size,
-        top_k,
+        top_k, precision,
     )  # fmt: skip
     answered = failed = 0
     with _reader(requests) as source, _writer(out) as sink, progress("retrieving") as advance:

@@ -13,6 +13,7 @@ from grace.decode.beams import Beams
 from grace.decode.plan import BeamPlan
 from grace.decode.steps import StepBuffers, run_steps
 from grace.errors import ConfigError
+from grace.kernels.capture import capturing, own_stream
 from grace.kernels.constrained_select import Workspace
 from grace.kernels.logsumexp import logsumexp
 from grace.model.prefix_tables import build_prefix_tables
@@ -50,7 +51,8 @@ class StepSearch:
         tables: the prefix tables, or None.
 
     Raises:
-        ConfigError: if the device has too little memory, with what is needed and what is free.
+        ConfigError: if no bucket holds `max_batch`, or the device has too little memory, with what
+            is needed and what is free.
     """
 
     def __init__(
@@ -70,15 +72,17 @@ class StepSearch:
         self._device = decoder.device
         self._lock = threading.Lock()
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self.tables = build_prefix_tables(decoder, trie, table_bytes) if table_bytes else None
-        if self._device.type != "cuda":
-            return
+        self._buffers: dict[int, StepBuffers] = {}
         self.buckets = fitting_buckets(max_batch, buckets)
-        self._stream = torch.cuda.Stream(self._device)
         try:
-            self._allocate(self.buckets[-1])
-            self._capture_all()
-        except torch.OutOfMemoryError as error:
+            self.tables = build_prefix_tables(decoder, trie, table_bytes) if table_bytes else None
+            if self._device.type == "cuda":
+                self._stream = own_stream(self._device)
+                self._allocate(self.buckets[-1])
+                self._capture_all()
+        except RuntimeError as error:  # not all that runs out of memory has a type of its own
+            if self._device.type != "cuda" or "out of memory" not in str(error):
+                raise
             free, _ = torch.cuda.mem_get_info(self._device)
             raise ConfigError(
                 f"decoding {self.buckets[-1]} requests with widths {plan.widths} and "
@@ -97,8 +101,13 @@ class StepSearch:
 
         Returns:
             The SIDs of each request, on the CPU.
+
+        Raises:
+            ValueError: if there are no requests, or more than `max_batch`.
         """
         batch = len(context)
+        if not 1 <= batch <= self.max_batch:
+            raise ValueError(f"context must be of 1 to {self.max_batch} requests, got {batch}")
         with self._lock:
             if self._device.type != "cuda":
                 self._allocate(batch)
@@ -117,8 +126,13 @@ class StepSearch:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of contexts, beams and selections; without what the steps hold in between."""
-        buffers = self._buffers[self.buckets[-1]]
+        """Memory of contexts, beams and selections; without what the steps hold in between.
+
+        On a CPU it is that of the last batch.
+        """
+        if not self._buffers:
+            return 0
+        buffers = self._buffers[max(self._buffers)]
         tensors = [buffers.scores, buffers.logsumexp, buffers.tokens]
         return (
             self._memory.num_bytes
@@ -136,7 +150,7 @@ class StepSearch:
 
     def _capture_all(self) -> None:
         """Capture every bucket, the largest first: the others fit into what it leaves."""
-        self._generation = None if self.matcher is None else self.matcher.generation
+        generation = None if self.matcher is None else self.matcher.generation
         self._graphs.clear()
         pool = torch.cuda.graph_pool_handle()
         with torch.inference_mode(), progress("capturing graphs", len(self.buckets)) as advance:
@@ -145,16 +159,17 @@ class StepSearch:
                     self._buffers[bucket] = StepBuffers.allocate(bucket, self.plan, self._device)
                 self._capture(bucket, pool)
                 advance(1)
+        self._generation = generation  # only now: what fails is tried again by the next search
 
     def _capture(self, bucket: int, pool: tuple[int, int]) -> None:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
-            self._enqueue(bucket)  # compiles and tunes, which a capture must not
+        with torch.cuda.stream(self._stream):  # compiles and tunes, which a capture must not
+            size = (bucket, self._num_context, self.decoder.config.model_dim)
+            self.decoder.load(self._memory, torch.zeros(size, device=self._device))
+            self._enqueue(bucket)
         self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(
-            graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"
-        ):
+        with capturing(graph, self._stream, pool):
             self._enqueue(bucket)
         self._graphs[bucket] = graph
 
@@ -189,5 +204,11 @@ class StepSearch:
 
 
 def fitting_buckets(max_batch: int, buckets: Sequence[int] = BUCKETS) -> tuple[int, ...]:
-    """Return the buckets that batches of up to `max_batch` requests need."""
+    """Return the buckets that batches of up to `max_batch` requests need.
+
+    Raises:
+        ConfigError: if there is none that holds them.
+    """
+    if not 1 <= max_batch <= buckets[-1]:
+        raise ConfigError(f"a batch must be from 1 to {buckets[-1]} requests, got {max_batch}")
     return tuple(b for b, before in zip(buckets, (0, *buckets), strict=False) if before < max_batch)

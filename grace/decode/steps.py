@@ -29,8 +29,9 @@ class StepBuffers:
 
     Attributes:
         widths: W_0..W_L.
-        scores: float32 `[B * (W_0 + ... + W_L)]`, of what enters each step and of the SIDs.
-        logsumexp: float64 `[B * (W_0 + ... + W_{L-1})]`.
+        scores: float32, of what enters each step and of the SIDs: `B * W_t` numbers a step, and
+            what aligns the next (`step_views`).
+        logsumexp: float64, likewise, but for the SIDs.
         root: int64 `[B, 1]`, 0 for a request that may enter the trie, else -1.
         chosen: what each step selects.
         tokens: int64 `[B, K, L]`, the SIDs.
@@ -51,8 +52,8 @@ class StepBuffers:
         def new(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.empty(shape, dtype=dtype, device=device)
 
-        scores = new(batch * sum(widths), dtype=torch.float32)
-        per_step = _split(scores, batch, widths)
+        scores = new(_padded_size(batch, widths), dtype=torch.float32)
+        per_step = step_views(scores, batch, widths)
         chosen = [
             Selection(*(new(batch, width) for _ in range(3)), per_step[t])
             for t, width in enumerate(widths[1:], 1)
@@ -60,7 +61,7 @@ class StepBuffers:
         return cls(
             widths,
             scores,
-            new(batch * sum(widths[:-1]), dtype=torch.float64),
+            new(_padded_size(batch, widths[:-1]), dtype=torch.float64),
             new(batch, 1),
             chosen,
             new(batch, plan.num_sids, len(plan.widths)),
@@ -74,22 +75,25 @@ class StepBuffers:
     def entering(self, t: int) -> tuple[Tensor, Tensor]:
         """Nodes int64 and scores float32 of the beams that enter step t, each `[B, W_t]`."""
         if t == 0:
-            return self.root, _split(self.scores, self.batch, self.widths)[0]
+            return self.root, step_views(self.scores, self.batch, self.widths)[0]
         return self.chosen[t - 1].nodes, self.chosen[t - 1].scores
 
     def normalisers(self, t: int) -> Tensor:
         """float64 `[B, W_t]`."""
-        return _split(self.logsumexp, self.batch, self.widths[:-1])[t]
+        return step_views(self.logsumexp, self.batch, self.widths[:-1])[t]
 
     def broken(self) -> Tensor:
-        """Return bool, as `logsumexp` is laid out: a live beam's logits hold NaN or +inf."""
+        """Return bool, as `logsumexp` is laid out: a live beam's logits hold NaN or +inf.
+
+        What it says between two steps means nothing.
+        """
         live = self.scores[: len(self.logsumexp)] > -torch.inf
         return live & (self.logsumexp < torch.inf).logical_not()
 
     def faults(self, broken: Tensor) -> list[str | None]:
         """Say per request what made its logits unusable, from `broken` on the CPU."""
         faults: list[str | None] = [None] * self.batch
-        for t, step in enumerate(_split(broken, self.batch, self.widths[:-1])):
+        for t, step in enumerate(step_views(broken, self.batch, self.widths[:-1])):
             for b in torch.nonzero(step.any(1)).squeeze(1).tolist():
                 faults[b] = faults[b] or f"the model's logits at step {t} hold NaN or +inf"
         return faults
@@ -146,6 +150,15 @@ def _trace_back(buffers: StepBuffers) -> None:
         rows = step.parents if rows is None else step.parents.gather(1, rows)
 
 
-def _split(flat: Tensor, batch: int, widths: Sequence[int]) -> list[Tensor]:
-    parts = flat.split([batch * width for width in widths])
-    return [part.view(batch, width) for part, width in zip(parts, widths, strict=True)]
+def step_views(flat: Tensor, batch: int, widths: Sequence[int]) -> list[Tensor]:
+    """Return the `[B, W_t]` of each step in a piece of memory."""
+    views, start = [], 0
+    for width in widths:
+        views.append(flat[start : start + batch * width].view(batch, width))
+        start += _padded_size(batch, [width])
+    return views
+
+
+def _padded_size(batch: int, widths: Sequence[int]) -> int:
+    # Triton compiles anew for pointers that are no multiple of 16 bytes.
+    return sum(-(-batch * width // 4) * 4 for width in widths)

@@ -127,6 +127,7 @@ def evaluate(
     bucket_bounds: Sequence[int] | None = None,
     fixed_ads: Sequence[int] = FIXED_ADS,
     device: str = "cpu",
+    precision: str = "auto",
 ) -> Evaluation:
     """Retrieve for every request under every mode and compare.
 
@@ -142,6 +143,7 @@ def evaluate(
         bucket_bounds: ascending numbers of generated ads between buckets, such as the paper's
             `(5000, 10000)`; by default thirds of what all modes generated.
         fixed_ads: at how many generated ads the pass rate is compared.
+        device, precision: as `Retriever` takes them; `off` has no precision of its own.
 
     Raises:
         DataError: if a request has no target, or one that is no ad id, or none is left to evaluate.
@@ -156,7 +158,10 @@ def evaluate(
     targets = find_targets(index, requests, held_out)
     plan = plan or full_plan(index.num_levels)
     retrievers = {
-        mode: Retriever(index, model, plan=plan, matching=mode, device=device) for mode in modes
+        mode: Retriever(
+            index, model, plan, mode, device, precision="auto" if mode == "off" else precision
+        )
+        for mode in modes
     }
     observations = {}
     for mode, retriever in retrievers.items():

@@ -17,6 +17,7 @@ from grace.index.rules import CompiledTargeting, RangeRules, RuleTables, ValueRu
 from grace.index.staging import Staging
 from grace.index.trie import Trie
 from grace.index.verdict import Verdict
+from grace.kernels.capture import capturing, own_stream
 from grace.kernels.leaf_words.kernel import leaf_words_triton
 from grace.kernels.segment_or.kernel import Chunks, segment_or_triton
 from grace.kernels.signature_words.kernel import signature_words_triton
@@ -91,9 +92,8 @@ class ExactOnDevice:
         self.root = torch.zeros(MAX_REQUESTS, dtype=torch.bool, device=self.device)
         self.ready: torch.cuda.Event | None = None
         if self.device.type == "cuda":
-            self._stream = torch.cuda.Stream(self.device)
+            self._stream = own_stream(self.device)
             self.ready = torch.cuda.Event(external=True)
-            self._branches = [torch.cuda.Stream(self.device) for _ in self._rules]
         self._prepare(CAPACITY)
 
     def _on_device(
@@ -131,12 +131,14 @@ class ExactOnDevice:
         self._staging = Staging(forms, self.device)
         if self.device.type != "cuda":
             return
+        self._branches = [own_stream(self.device) for _ in self._rules]
         with self._side_stream():  # words that are still read are overwritten here, too
             self._enqueue()  # compiles the kernels, which a capture must not
         self._stream.synchronize()
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local"):
+        with capturing(self._graph, self._stream):
             self._enqueue()
+        self._branches = []  # a replay needs none
         self.ready.record(self._stream)
 
     def state_changed(self, positions: np.ndarray) -> None:

@@ -1,7 +1,8 @@
 """Measured choices between ways to run the same kernel, remembered in the process and on disk.
 
 A choice is made once per operation, shape and machine: at the first call outside a CUDA graph's
-capture. So a program warms a shape up before it captures it, as it must anyway.
+capture. It goes by the time on the device (`grace.kernels.device_time`), as it counts in a graph.
+So a program warms a shape up before it captures it, as it must anyway.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import hashlib
 import importlib.metadata
 import json
 import math
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,13 @@ from typing import Any
 import torch
 
 from grace.files import atomic_write
+from grace.kernels.capture import device_lock
+from grace.kernels.device_time import device_ms
+
+METHOD = 2
+"""Of measuring: what another one chose is not used."""
 
 _chosen: dict[tuple, Any] = {}
-_lock = threading.RLock()  # a candidate may itself choose
 _pick: Callable[[Sequence[Any]], Any] | None = None
 
 
@@ -54,7 +58,8 @@ def choose(
         shape: all that the choice may depend on.
         candidates: JSON values, lists and not tuples; the first is the default. It is used on a
             CPU and, without being remembered, while a CUDA graph is captured.
-        run: runs one candidate; it may be called many times. One that cannot run here raises.
+        run: runs one candidate; it may be called many times, in a capture as well. One that cannot
+            run here raises.
         device: of the tensors that `run` uses.
 
     Raises:
@@ -69,30 +74,32 @@ def choose(
         return _chosen[key]
     if torch.cuda.is_current_stream_capturing():
         return candidates[0]
-    with _lock:
+    with device_lock:  # a candidate may itself choose
         if key not in _chosen:
             path = _file(operation, shape, candidates, device)
             kept = json.loads(path.read_text())["choice"] if path.exists() else None
             if kept not in candidates:
-                kept, times_ms = _fastest(operation, candidates, run)
+                kept, times_ms = _fastest(operation, candidates, run, device)
                 _keep(path, operation, shape, kept, times_ms)
             _chosen[key] = kept
     return _chosen[key]
 
 
 def _fastest(
-    operation: str, candidates: Sequence[Any], run: Callable[[Any], object]
+    operation: str,
+    candidates: Sequence[Any],
+    run: Callable[[Any], object],
+    device: torch.device,
 ) -> tuple[Any, list]:
     from triton.compiler.errors import CompilationError
     from triton.runtime.errors import OutOfResources, PTXASError
-    from triton.testing import do_bench
 
     times_ms, failure = [], None
     for candidate in candidates:
         call = functools.partial(run, candidate)
         try:
             call()
-            times_ms.append(do_bench(call, warmup=3, rep=15, return_mode="median"))
+            times_ms.append(device_ms(call, device))
         except (RuntimeError, OutOfResources, CompilationError, PTXASError) as error:
             failure = error
             times_ms.append(math.inf)
@@ -107,7 +114,7 @@ def _file(operation: str, shape: tuple, candidates: Sequence[Any], device: torch
     import triton
 
     versions = [importlib.metadata.version(name) for name in ("torch", "triton")]
-    machine = [torch.cuda.get_device_name(device), *versions]
+    machine = [torch.cuda.get_device_name(device), METHOD, *versions]
     name = hashlib.sha256(
         json.dumps([operation, shape, list(candidates), machine]).encode()
     ).hexdigest()[:24]

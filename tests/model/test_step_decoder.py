@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from model_cases import small_model
+from model_cases import small_model, with_random_norms
 
 from grace.errors import ConfigError
 from grace.kernels.self_attention import self_attention_paged
@@ -23,7 +23,7 @@ shapes = st.fixed_dictionaries({
     "batch": st.integers(1, 5),
     "num_levels": st.integers(1, 8),
     "vocab_size": st.sampled_from((1, 2, 7, 33, 130)),
-    "model_dim": st.sampled_from((1, 3, 16, 33, 40)),
+    "model_dim": st.sampled_from((4, 16, 33, 40)),  # the norm of one number is little but its sign
     "num_heads": st.sampled_from((1, 2, 3, 7, 32)),
     "head_dim": st.sampled_from((1, 5, 32, 48, 64, 128, 256)),
     "ffn_dim": st.sampled_from((1, 7, 32)),
@@ -54,7 +54,7 @@ class Beams:
 
 def drawn(seed, batch, **sizes):
     """A model, a context `[B, T, model_dim]` and beams."""
-    model = small_model(seed=seed, num_recent_tokens=0, **sizes)
+    model = with_random_norms(small_model(seed=seed, num_recent_tokens=0, **sizes), seed)
     draw = torch.Generator().manual_seed(seed)
     context = torch.randn(batch, model.config.num_context_tokens, model.config.model_dim,
                           generator=draw)  # fmt: skip
@@ -93,7 +93,7 @@ def step_logits(decoder, context, beams, lengths=None, memory=None, ragged=False
 
 
 def poison(memory):
-    for tensor in (*memory.context, *memory.pools):
+    for tensor in (*memory.context, *memory.pools, *memory.value_scales):
         tensor.fill_(torch.nan)
 
 
@@ -192,6 +192,21 @@ def test_a_context_of_its_own_length_is_a_context_cut_there(precision, shape):
         assert_close([logits[b : b + 1] for logits in found], alone, tolerance)
 
 
+@pytest.mark.parametrize("past_length", [0.0, 1e4, -3e30])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_stands_past_a_length_scales_nothing(all_in_fp8, seed, past_length):
+    model, context, beams = drawn(seed=seed, batch=3, **FP8)
+    decoder = StepDecoder(model.decoder, model.config, "cpu", "float8")
+    lengths = torch.tensor([1, 4, 9], dtype=torch.int32)
+    found = step_logits(decoder, context, beams, lengths)
+    past = torch.arange(9) >= lengths[:, None]
+    other = context.masked_fill(past[..., None], past_length)
+    assert_equal(step_logits(decoder, other, beams, lengths), found)
+    for b, length in enumerate(lengths.tolist()):
+        alone = step_logits(decoder, context[b : b + 1, :length], beams.of([b]))
+        assert_equal([logits[b : b + 1] for logits in found], alone)
+
+
 def test_ragged_memory_without_lengths_holds_whole_contexts():
     model, context, beams = drawn(seed=1, batch=3, **FP8)
     decoder = StepDecoder(model.decoder, model.config, "cpu", "float32")
@@ -214,7 +229,7 @@ def test_what_stood_in_memory_changes_nothing(precision, seed, batch):
     some = beams.of(range(batch))
     clean = step_logits(decoder, context[:batch], some)
     for fill in (torch.nan, torch.inf, -1e30):
-        for tensor in (*memory.context, *memory.pools):
+        for tensor in (*memory.context, *memory.pools, *memory.value_scales):
             tensor.fill_(fill)
         front = memory.front(batch)
         assert_equal(step_logits(decoder, context[:batch], some, memory=front), clean)

@@ -16,9 +16,8 @@ from grace.kernels.tuning import choose
 
 # [beams of a tile, context positions of a tile, tiles of beams per program, warps, stages]
 CANDIDATES = [
-    [64, 128, 4, 4, 2], [64, 128, 2, 4, 2], [64, 128, 8, 4, 2], [64, 128, 16, 4, 2],
-    [64, 128, 1, 4, 1], [128, 128, 1, 8, 1], [128, 128, 4, 8, 2], [128, 64, 1, 8, 2],
-    [64, 64, 1, 4, 3], [32, 32, 1, 4, 2], [16, 32, 1, 2, 2], [16, 16, 1, 1, 1],
+    [64, 128, 8, 4, 2], [64, 128, 16, 4, 2], [64, 128, 4, 4, 2], [64, 64, 1, 4, 3],
+    [32, 32, 1, 4, 2], [16, 32, 1, 2, 2], [16, 16, 1, 1, 1],
 ]  # fmt: skip
 FLOAT32_CANDIDATES = [[32, 32, 1, 4, 2], [16, 32, 1, 2, 2], [16, 16, 1, 1, 1]]  # no matrix units
 SHARED_BYTES = 200 * 1024  # for tiles; of the 227 KiB that Hopper has, the rest is scratch

@@ -10,7 +10,7 @@ from torch import Tensor
 from grace.kernels.tuning import choose
 
 # [rows of one program, warps]; the first is the default
-CANDIDATES = [[1, 4], [1, 1], [1, 2], [1, 8], [2, 4], [4, 8]]
+CANDIDATES = [[1, 4], [1, 1], [1, 8], [2, 4]]
 
 
 def rms_norm_triton(

@@ -9,7 +9,7 @@ from torch import Tensor
 from grace.kernels.tuning import choose
 
 # [columns of one program, warps]; the first is the default
-CANDIDATES = [[1024, 4], [512, 2], [256, 1], [2048, 8], [4096, 8]]
+CANDIDATES = [[1024, 4], [512, 2], [2048, 8]]
 
 
 def swiglu_triton(gate_up: Tensor, interleaved: bool = False) -> Tensor:

@@ -127,9 +127,9 @@ def run_steps(
         normalisers = buffers.normalisers(t)
         columns = score(parents, tokens, nodes, t, normalisers)
         if t == 0:
-            refused = admit().logical_not()[:, None]
-            nodes.zero_().masked_fill_(refused, -1)
-            scores.zero_().masked_fill_(refused, -torch.inf)
+            allowed = admit()[:, None]
+            torch.add(allowed, -1, out=nodes)
+            torch.log(allowed, out=scores)  # 0 of true, -inf of false
         most = trie.most_children[t]
         words, children = masks(nodes, most)
         chosen = constrained_select(

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from grace.kernels.gather_rows import gather_rows
+
 if TYPE_CHECKING:
     from grace.index.trie import Trie
     from grace.model.step_decoder import StepDecoder
@@ -38,8 +40,7 @@ class NodeRows:
 
     def of(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """Return stream and query of int64 `[rows]` nodes of this level; of any for a dead beam."""
-        rows = (nodes - self.first).clamp_min(0)
-        return self.stream.index_select(0, rows), self.query.index_select(0, rows)
+        return gather_rows(self.stream, self.query, nodes, self.first)
 
 
 @dataclass(frozen=True)

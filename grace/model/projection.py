@@ -5,12 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grace.kernels.fp8_rows import Fp8Rows, quantize_rows
+from grace.kernels.fp8_rows import Fp8Rows, add_rms_norm_fp8, quantize_rows, rms_norm_fp8
 from grace.kernels.linear import gate_bound, linear, swiglu_linear, swiglu_linear_fp8
+from grace.kernels.tuning import choose
 
 LEAST_FP8_FLOPS = 2 * 4096 * 2048 * 1024
 """Below this much work a product in E4M3 and the quantisation before it are slower than bfloat16
 (benchmarks/results/h200/linear.json, docs/fp8.md)."""
+
+ADDITIONS = ["later", "at once"]  # to the residual stream
 
 
 class Projection:
@@ -53,14 +56,36 @@ class Projection:
     def add_to(self, stream: Tensor, x: Tensor | Fp8Rows) -> tuple[Tensor, Tensor | None]:
         """Add `x @ weight^T` to the residual stream `[rows, N]`, at once or later.
 
+        Which is faster in E4M3 depends on the product: at once it reads the stream, too, and few
+        of its configurations can, but the norm that follows reads and writes less. The two are
+        measured together, at the first call of a shape.
+
         Returns:
-            The stream, and what is still to be added to it: None where it was added in place.
+            The stream, which may be the old one, overwritten, and what is still to be added to it,
+            or None.
         """
         if isinstance(x, Tensor) and self.takes_fp8(len(x)):
             x = quantize_rows(x)
-        if isinstance(x, Fp8Rows):
+        if isinstance(x, Tensor):
+            return stream.addmm_(x, self.weight.t()), None
+        shape = (1 << (len(stream) - 1).bit_length(), *self.weight.shape)
+
+        def run(how: str) -> None:
+            self._add_and_norm(stream, x, how)
+
+        return self._add(stream, x, choose("add_to", shape, ADDITIONS, run, stream.device))
+
+    def _add(self, stream: Tensor, x: Fp8Rows, how: str) -> tuple[Tensor, Tensor | None]:
+        if how == "later":
             return stream, linear(x, self._rows8)
-        return stream.addmm_(x, self.weight.t()), None
+        return linear(x, self._rows8, residual=stream), None
+
+    def _add_and_norm(self, stream: Tensor, x: Fp8Rows, how: str) -> None:
+        stream, delta = self._add(stream, x, how)
+        if delta is None:
+            rms_norm_fp8(stream, stream[0], 1e-6)
+        else:
+            add_rms_norm_fp8(delta, stream, stream[0], 1e-6)
 
     def _for(self, x: Tensor | Fp8Rows) -> Tensor | Fp8Rows:
         return self._rows8 if isinstance(x, Fp8Rows) else self.weight

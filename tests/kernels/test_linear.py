@@ -136,7 +136,7 @@ def test_every_shape_has_a_configuration_that_fits():
         for gated, residual in ((False, False), (False, True), (True, False)):
             for listed in (triton_candidates, specialized_candidates):
                 candidates = listed(rows, gated, residual)
-                assert len(candidates) >= 2
+                assert candidates
                 assert len({tuple(c) for c in candidates}) == len(candidates)
 
 

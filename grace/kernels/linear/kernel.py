@@ -20,7 +20,7 @@ DEPTH_BYTES = 128  # of a block of K: the widest row that TMA swizzles
 SHARED_BYTES = 227 * 1024
 # [rows of a tile, columns, warps, stages, tiles down before one across, parts of the epilogue]
 # Those that won somewhere among some twenty: each costs a compilation at a shape's first call.
-LARGE = [[128, 256, 8, 3, 8, 1], [128, 256, 8, 4, 8, 2]]
+LARGE = [[128, 256, 8, 3, 8, 1], [128, 256, 8, 4, 8, 2], [128, 256, 8, 4, 8, 4]]
 SMALL = [[64, 128, 4, 6, 8, 1], [128, 256, 8, 3, 8, 1], [64, 32, 4, 8, 8, 1]]
 SMALL_ROWS = 2048
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -70,21 +71,14 @@ class StepSearch:
         self._device = decoder.device
         self._lock = threading.Lock()
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self.tables = build_prefix_tables(decoder, trie, table_bytes) if table_bytes else None
-        if self._device.type != "cuda":
-            return
+        on_gpu = self._device.type == "cuda"
         self.buckets = fitting_buckets(max_batch, buckets)
-        self._stream = torch.cuda.Stream(self._device)
-        try:
-            self._allocate(self.buckets[-1])
-            self._capture_all()
-        except torch.OutOfMemoryError as error:
-            free, _ = torch.cuda.mem_get_info(self._device)
-            raise ConfigError(
-                f"decoding {self.buckets[-1]} requests with widths {plan.widths} and "
-                f"{plan.num_sids} SIDs does not fit on {self._device}: {free / 1e9:.1f} GB are "
-                f"free ({str(error).splitlines()[0]}); lower batch_size or the plan's widths"
-            ) from None
+        self._stream = torch.cuda.Stream(self._device) if on_gpu else None
+        with self._room():
+            self.tables = build_prefix_tables(decoder, trie, table_bytes) if table_bytes else None
+            if on_gpu:
+                self._allocate(self.buckets[-1])
+                self._capture_all()
 
     @torch.inference_mode()
     def run(self, context: Tensor, lengths: Tensor | None = None, trace: bool = False) -> Beams:
@@ -107,7 +101,8 @@ class StepSearch:
                 return Beams.of(self._buffers[batch], batch, trace)
             bucket = next(b for b in self.buckets if b >= batch)
             if self.matcher is not None and self.matcher.generation != self._generation:
-                self._capture_all()
+                with self._room():
+                    self._capture_all()
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
             with torch.cuda.stream(self._stream):
                 self.decoder.load(self._memory, context, lengths)
@@ -136,7 +131,6 @@ class StepSearch:
 
     def _capture_all(self) -> None:
         """Capture every bucket, the largest first: the others fit into what it leaves."""
-        self._generation = None if self.matcher is None else self.matcher.generation
         self._graphs.clear()
         pool = torch.cuda.graph_pool_handle()
         with torch.inference_mode(), progress("capturing graphs", len(self.buckets)) as advance:
@@ -145,6 +139,22 @@ class StepSearch:
                     self._buffers[bucket] = StepBuffers.allocate(bucket, self.plan, self._device)
                 self._capture(bucket, pool)
                 advance(1)
+        # Last: after a capture that failed the next search captures again.
+        self._generation = None if self.matcher is None else self.matcher.generation
+
+    @contextlib.contextmanager
+    def _room(self) -> Iterator[None]:
+        """Say what does not fit on the device, and what to do."""
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            free, _ = torch.cuda.mem_get_info(self._device)
+            raise ConfigError(
+                f"decoding {self.buckets[-1]} requests with widths {self.plan.widths} and "
+                f"{self.plan.num_sids} SIDs does not fit on {self._device}: {free / 1e9:.1f} GB "
+                f"are free ({str(error).splitlines()[0]}); lower batch_size, the plan's widths or "
+                "table_bytes"
+            ) from None
 
     def _capture(self, bucket: int, pool: tuple[int, int]) -> None:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))

@@ -21,11 +21,27 @@ from grace.kernels.rms_norm import add_rms_norm, rms_norm
 from grace.kernels.self_attention import self_attention_from_table, self_attention_paged
 from grace.model.config import ModelConfig
 from grace.model.decoder import Decoder, DecoderLayer
+from grace.model.layers import Attention, SwiGLU
 from grace.model.prefix_tables import PrefixTables
 from grace.model.projection import Projection
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float8": torch.bfloat16}
 """The dtype in which each precision keeps what is not quantised."""
+KNOWN_MODULES = frozenset({
+    Decoder, DecoderLayer, Attention, SwiGLU, nn.ModuleList, nn.Linear, nn.Embedding, nn.RMSNorm,
+    nn.Dropout,
+})  # fmt: skip
+
+
+def takes_apart(decoder: nn.Module) -> bool:
+    """Whether steps over its weights compute what a module computes.
+
+    They do not where something in it was replaced, such as by an adapter, or has hooks.
+    """
+    return all(
+        type(module) in KNOWN_MODULES and not (module._forward_hooks or module._forward_pre_hooks)
+        for module in decoder.modules()
+    )
 
 
 @dataclass(frozen=True)
@@ -126,7 +142,7 @@ class StepDecoder:
         self.config, self.precision, self.device = config, precision, torch.device(device)
         self.dtype, fp8 = PRECISIONS[precision], precision == "float8"
         # Whole, so that no later change of the module reaches some of the weights.
-        decoder = copy.deepcopy(decoder).to(self.device)
+        decoder = copy.deepcopy(decoder).to(self.device, torch.float32)
         self.eps = decoder.output_norm.eps or torch.finfo(torch.float32).eps
         self.layers = [StepLayer(layer, self.dtype, fp8) for layer in decoder.layers]
         self.output_norm = _norm_weight(decoder.output_norm, self.dtype)
@@ -169,12 +185,18 @@ class StepDecoder:
         """
         batch, num_context, _ = context.shape
         rows = context.to(self.dtype).flatten(0, 1)
+        past = None
+        if lengths is not None:
+            past = torch.arange(num_context, device=self.device) >= lengths[:, None]
         for layer, target, scales in zip(
             self.layers, memory.context, memory.value_scales, strict=True
         ):
             target[:batch].view(batch * num_context, -1).copy_(layer.context(rows))
             if self.precision == "float8":
-                scales[:batch] = value_scales(target[:batch, :, 1])
+                values = target[:batch, :, 1]
+                if past is not None:  # no beam sees them, so they must not widen the scale
+                    values = values.masked_fill(past[..., None, None], 0)
+                scales[:batch] = value_scales(values)
         if memory.lengths is not None:
             memory.lengths[:batch] = num_context if lengths is None else lengths
 

@@ -192,6 +192,18 @@ def test_a_context_of_its_own_length_is_a_context_cut_there(precision, shape):
         assert_close([logits[b : b + 1] for logits in found], alone, tolerance)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_what_stands_past_a_length_changes_no_scale(all_in_fp8, seed):
+    """Attended values are quantised by the largest of their request, of those that it has."""
+    model, context, beams = drawn(seed=seed, batch=3, **FP8)
+    lengths = torch.tensor([1, 4, 9], dtype=torch.int32)
+    decoder = StepDecoder(model.decoder, model.config, "cpu", "float8")
+    found = step_logits(decoder, context, beams, lengths)
+    past = torch.arange(context.shape[1]) >= lengths[:, None]
+    other = context.masked_fill(past[..., None], 1e4)
+    assert_equal(step_logits(decoder, other, beams, lengths), found)
+
+
 def test_ragged_memory_without_lengths_holds_whole_contexts():
     model, context, beams = drawn(seed=1, batch=3, **FP8)
     decoder = StepDecoder(model.decoder, model.config, "cpu", "float32")

@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from harness import build_rows
+from model_cases import random_features, small_model
 from table_generator import TableGenerator
 from test_faults_rows import SCHEMA, good_rows
 
@@ -92,6 +94,40 @@ def test_every_answer_is_of_one_version(tmp_path: Path, matching: str):
         retriever.reader.refresh()
         assert set(answers(retriever.retrieve(REQUESTS))) == {whole(SIZES[1])}
         assert retriever.reader.failure is None
+    assert len(seen) > 1
+
+
+@pytest.mark.parametrize("matching", ["exact", "dynamic-kway"])
+def test_threads_share_a_retriever_of_graces_own_model(tmp_path: Path, matching: str):
+    """Its searches share memory: one runs at a time, and none mixes what two were asked."""
+    build_rows(shifted(SIZES[0]), SCHEMA, tmp_path)
+    model = small_model(num_levels=2, vocab_size=VOCAB)
+    retriever = FollowingRetriever(
+        tmp_path, model, plan=PLAN, matching=matching, batch_size=2, table_bytes=10**6
+    )
+    draw, memory = np.random.default_rng(0), {}
+    requests = [request | {"features": random_features(draw)} for request in REQUESTS]
+    for size in SIZES:
+        index = build_rows(shifted(size), SCHEMA)
+        alone = grace.Retriever(index, model, PLAN, matching, batch_size=2)
+        memory[whole(size)] = [result.sids for result in alone.retrieve(requests)]
+    sizes, seen = itertools.cycle(SIZES), set()
+
+    def ask() -> None:
+        results = retriever.retrieve(requests, trace=True)
+        (version,) = set(answers(results))
+        seen.add(version)
+        for result, sids in zip(results, memory[version], strict=True):
+            assert [sid for sid, _ in result.sids] == [sid for sid, _ in sids]
+            scores = [score for _, score in sids]
+            assert [score for _, score in result.sids] == pytest.approx(scores, abs=1e-5)
+
+    def publish() -> None:
+        build_rows(shifted(next(sizes)), SCHEMA, tmp_path, keep=2)
+        time.sleep(0.02)
+
+    in_threads(3, publish, ask, ask, ask)
+    assert retriever.reader.failure is None
     assert len(seen) > 1
 
 

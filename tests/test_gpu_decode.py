@@ -27,7 +27,7 @@ from grace.errors import ConfigError
 from grace.index import MATCHERS
 from grace.index.on_device import DeviceIndex
 from grace.index.unions import UNIONS
-from grace.kernels.capture import POOL, own_stream
+from grace.kernels.capture import POOL, Holder, own_stream
 from grace.kernels.tuning import pinned
 from grace.model.step_decoder import StepDecoder
 
@@ -470,10 +470,11 @@ def test_a_swap_under_load(small):
 
 def test_streams_of_their_own():
     device = torch.device("cuda", 0)
-    held = [own_stream(device) for _ in range(POOL)]
-    assert len({stream.cuda_stream for stream in held}) == POOL
-    del held[5]
-    assert own_stream(device).cuda_stream not in {stream.cuda_stream for stream in held}
+    holders = [Holder() for _ in range(8)]  # this process has streams besides
+    held = {own_stream(holder, device).cuda_stream for holder in holders}
+    assert len(held) == len(holders)
+    for _ in range(POOL):  # a short-lived one is dealt out again
+        assert own_stream(Holder(), device).cuda_stream not in held
 
 
 # ---- too little memory -----------------------------------------------------------------------

@@ -13,6 +13,8 @@ def check_device(device: str) -> None:
     Raises:
         ConfigError: naming the device and why.
     """
+    if not isinstance(device, (str, torch.device)):
+        raise ConfigError(f"device: expected a name such as 'cpu' or 'cuda', got {device!r}")
     try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:

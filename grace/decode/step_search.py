@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -74,21 +75,13 @@ class StepSearch:
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._buffers: dict[int, StepBuffers] = {}
         self.buckets = fitting_buckets(max_batch, buckets)
-        try:
+        on_gpu = self._device.type == "cuda"
+        self._stream = own_stream(self, self._device) if on_gpu else None
+        with self._room():
             self.tables = build_prefix_tables(decoder, trie, table_bytes) if table_bytes else None
-            if self._device.type == "cuda":
-                self._stream = own_stream(self._device)
+            if on_gpu:
                 self._allocate(self.buckets[-1])
                 self._capture_all()
-        except RuntimeError as error:  # not all that runs out of memory has a type of its own
-            if self._device.type != "cuda" or "out of memory" not in str(error):
-                raise
-            free, _ = torch.cuda.mem_get_info(self._device)
-            raise ConfigError(
-                f"decoding {self.buckets[-1]} requests with widths {plan.widths} and "
-                f"{plan.num_sids} SIDs does not fit on {self._device}: {free / 1e9:.1f} GB are "
-                f"free ({str(error).splitlines()[0]}); lower batch_size or the plan's widths"
-            ) from None
 
     @torch.inference_mode()
     def run(self, context: Tensor, lengths: Tensor | None = None, trace: bool = False) -> Beams:
@@ -116,7 +109,8 @@ class StepSearch:
                 return Beams.of(self._buffers[batch], batch, trace)
             bucket = next(b for b in self.buckets if b >= batch)
             if self.matcher is not None and self.matcher.generation != self._generation:
-                self._capture_all()
+                with self._room():
+                    self._capture_all()
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
             with torch.cuda.stream(self._stream):
                 self.decoder.load(self._memory, context, lengths)
@@ -160,6 +154,22 @@ class StepSearch:
                 self._capture(bucket, pool)
                 advance(1)
         self._generation = generation  # only now: what fails is tried again by the next search
+
+    @contextlib.contextmanager
+    def _room(self) -> Iterator[None]:
+        """Say what does not fit on the device, and what to do."""
+        try:
+            yield
+        except RuntimeError as error:  # not all that runs out of memory has a type of its own
+            if self._device.type != "cuda" or "out of memory" not in str(error):
+                raise
+            free, _ = torch.cuda.mem_get_info(self._device)
+            raise ConfigError(
+                f"decoding {self.buckets[-1]} requests with widths {self.plan.widths} and "
+                f"{self.plan.num_sids} SIDs does not fit on {self._device}: {free / 1e9:.1f} GB "
+                f"are free ({str(error).splitlines()[0]}); lower batch_size, the plan's widths or "
+                "table_bytes"
+            ) from None
 
     def _capture(self, bucket: int, pool: tuple[int, int]) -> None:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))

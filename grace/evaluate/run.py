@@ -28,6 +28,7 @@ from grace.files import atomic_write
 from grace.index import MATCHERS, Index
 from grace.progress import progress
 from grace.retrieve import Retriever
+from grace.retrieve.paths import check_precision
 
 FIXED_ADS = (10, 50, 100, 500)
 MAX_COUNT = 10**9
@@ -147,9 +148,11 @@ def evaluate(
 
     Raises:
         DataError: if a request has no target, or one that is no ad id, or none is left to evaluate.
-        ConfigError: if a number of ads is out of range, or the device cannot be used.
+        ConfigError: if a number of ads is out of range, the device cannot be used, or there is no
+            such precision.
     """
     check_device(device)
+    check_precision(precision)
     for name, counts in (("k", ks), ("bucket", bucket_bounds or ()), ("fixed_ads", fixed_ads)):
         check_counts(name, counts)
     at = datetime.now(UTC).isoformat(timespec="seconds")

@@ -17,7 +17,7 @@ from grace.index.rules import CompiledTargeting, RangeRules, RuleTables, ValueRu
 from grace.index.staging import Staging
 from grace.index.trie import Trie
 from grace.index.verdict import Verdict
-from grace.kernels.capture import capturing, own_stream
+from grace.kernels.capture import Holder, capturing, own_stream
 from grace.kernels.leaf_words.kernel import leaf_words_triton
 from grace.kernels.segment_or.kernel import Chunks, segment_or_triton
 from grace.kernels.signature_words.kernel import signature_words_triton
@@ -92,7 +92,7 @@ class ExactOnDevice:
         self.root = torch.zeros(MAX_REQUESTS, dtype=torch.bool, device=self.device)
         self.ready: torch.cuda.Event | None = None
         if self.device.type == "cuda":
-            self._stream = own_stream(self.device)
+            self._stream = own_stream(self, self.device)
             self.ready = torch.cuda.Event(external=True)
         self._prepare(CAPACITY)
 
@@ -131,14 +131,15 @@ class ExactOnDevice:
         self._staging = Staging(forms, self.device)
         if self.device.type != "cuda":
             return
-        self._branches = [own_stream(self.device) for _ in self._rules]
+        holder = Holder()  # a replay needs no branches
+        self._branches = [own_stream(holder, self.device) for _ in self._rules]
         with self._side_stream():  # words that are still read are overwritten here, too
             self._enqueue()  # compiles the kernels, which a capture must not
         self._stream.synchronize()
         self._graph = torch.cuda.CUDAGraph()
         with capturing(self._graph, self._stream):
             self._enqueue()
-        self._branches = []  # a replay needs none
+        self._branches = []
         self.ready.record(self._stream)
 
     def state_changed(self, positions: np.ndarray) -> None:

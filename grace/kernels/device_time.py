@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from grace.kernels.capture import own_stream
+from grace.kernels.capture import Holder, own_stream
 
 CALLS, REPLAYS = 8, 7
 FLUSH_BYTES = 2**27  # more than any cache holds
@@ -38,7 +38,8 @@ def _flush_ms(device: torch.device) -> float:
 
 def _replay_ms(call: Callable[[], object], device: torch.device) -> float:
     """Return the median milliseconds of a graph of `CALLS` calls."""
-    graph, stream = torch.cuda.CUDAGraph(), own_stream(device)
+    holder, graph = Holder(), torch.cuda.CUDAGraph()
+    stream = own_stream(holder, device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
         graph.capture_begin(capture_error_mode="thread_local")

@@ -26,11 +26,27 @@ from grace.kernels.self_attention import (
 )
 from grace.model.config import ModelConfig
 from grace.model.decoder import Decoder, DecoderLayer
+from grace.model.layers import Attention, SwiGLU
 from grace.model.prefix_tables import PrefixTables
 from grace.model.projection import Projection
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float8": torch.bfloat16}
 """The dtype in which each precision keeps what is not quantised."""
+KNOWN_MODULES = frozenset({
+    Decoder, DecoderLayer, Attention, SwiGLU, nn.ModuleList, nn.Linear, nn.Embedding, nn.RMSNorm,
+    nn.Dropout,
+})  # fmt: skip
+
+
+def takes_apart(decoder: nn.Module) -> bool:
+    """Whether steps over its weights compute what a module computes.
+
+    They do not where something in it was replaced, such as by an adapter, or has hooks.
+    """
+    return all(
+        type(module) in KNOWN_MODULES and not (module._forward_hooks or module._forward_pre_hooks)
+        for module in decoder.modules()
+    )
 
 
 @dataclass(frozen=True)
@@ -137,7 +153,7 @@ class StepDecoder:
         self.config, self.precision, self.device = config, precision, torch.device(device)
         self.dtype, fp8 = PRECISIONS[precision], precision == "float8"
         # Whole, so that no later change of the module reaches some of the weights.
-        decoder = copy.deepcopy(decoder).to(self.device)
+        decoder = copy.deepcopy(decoder).to(self.device, torch.float32)
         self.eps = decoder.output_norm.eps or torch.finfo(torch.float32).eps
         self.layers = [StepLayer(layer, self.dtype, fp8) for layer in decoder.layers]
         self.output_norm = _norm_weight(decoder.output_norm, self.dtype)

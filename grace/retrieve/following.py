@@ -21,7 +21,7 @@ class FollowingRetriever:
         directory: of the index.
         model: as for `Retriever`. A new version that it does not fit (a larger vocabulary, another
             number of levels) is not moved to: `reader.failure` says why.
-        options: `plan`, `matching`, `device`, `batch_size`, `top_k`, as for `Retriever`.
+        options: all others of `Retriever`.
 
     Attributes:
         reader: the `IndexReader`; its `current` is what to pause ads on.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 import time
@@ -29,7 +30,7 @@ from grace.index.on_device import DeviceIndex
 from grace.index.rules import CompiledTargeting
 from grace.index.verdict import Verdict
 from grace.model import EncoderDecoder
-from grace.model.step_decoder import PRECISIONS, StepDecoder
+from grace.model.step_decoder import PRECISIONS, StepDecoder, takes_apart
 
 TABLE_BYTES = 2**31
 """Of prefix tables on a GPU: two levels of the paper's shape, 1 % of a data-centre card."""
@@ -129,7 +130,8 @@ class StepPath:
     """Grace's encoder-decoder inside the trie: steps over static memory, a graph on a GPU.
 
     Args:
-        model: the trained module; its encoder is used as it is.
+        model: the trained module. It is copied, encoder and decoder at the same moment, and stays
+            as and where it is: what becomes of it later changes no answer.
         index: a version that the model fits.
         device: where everything but the last filter runs.
         precision: of the decoder, as `StepDecoder` takes it.
@@ -151,7 +153,8 @@ class StepPath:
         table_bytes: int,
     ):
         check_sids(model.config, index)
-        self._model, self._index, self._device = model.eval().to(device), index, device
+        self._index, self._device, self._features = index, device, model.features
+        self._encoder = copy.deepcopy(model.encoder).eval().to(device, torch.float32)
         self._lock = threading.Lock()
         if torch.device(device).type == "cpu":
             trie, self._matcher = index.trie, HostMatcher(index, matching, plan.widths)
@@ -166,7 +169,7 @@ class StepPath:
 
     def check(self, features: dict) -> None:
         """See `Path`."""
-        self._model.features.check(features)
+        self._features.check(features)
 
     def search(
         self, features: Sequence[dict], targetings: Sequence[CompiledTargeting], trace: bool
@@ -178,9 +181,9 @@ class StepPath:
             with done.stage("match"):
                 done.verdict = self._matcher.start(targetings)
             with done.stage("prefill"):
-                inputs, unknown_items = self._model.features.encode(list(features), self._index)
+                inputs, unknown_items = self._features.encode(list(features), self._index)
                 inputs = {name: tensor.to(self._device) for name, tensor in inputs.items()}
-                context = self._model.encoder(inputs)
+                context = self._encoder(inputs)
             with done.stage("decode"):
                 done.beams = self._search.run(context, trace=trace)
         done.unknown_items = unknown_items
@@ -205,6 +208,9 @@ def choose_path(
         precision: `auto`, or one of `PRECISIONS` for an `EncoderDecoder` inside the trie.
         table_bytes: of such a model's prefix tables; None for `TABLE_BYTES` on a GPU, 0 on a CPU.
 
+    An `EncoderDecoder` is copied. One that somebody has changed, in a subclass or inside its
+    decoder, is not: it is driven step by step as it stands, since packed weights would not know.
+
     Raises:
         ConfigError: if there is no such precision, or not for this model.
         ModelError: if the model is damaged or does not fit the index.
@@ -214,19 +220,22 @@ def choose_path(
         from grace.model import load_model
 
         model = load_model(model, device)
-    if precision != "auto" and precision not in PRECISIONS:
-        raise ConfigError(f"precision must be auto, {', '.join(PRECISIONS)}, got {precision!r}")
-    if isinstance(model, EncoderDecoder) and matching != "off":
+    check_precision(precision)
+    own = isinstance(model, EncoderDecoder) and _is_unchanged(model)
+    if own and matching != "off":
         if precision == "auto":
             precision = "float32" if torch.device(device).type == "cpu" else "bfloat16"
         if table_bytes is None:
             table_bytes = TABLE_BYTES if torch.device(device).type == "cuda" else 0
         return StepPath(model, index, device, precision, matching, plan, max_batch, table_bytes)
     if precision not in ("auto", "float32"):
+        why = "matching 'off'" if matching == "off" else "a model of your own, or a changed one,"
         raise ConfigError(
-            f"precision {precision!r} is for Grace's own models inside the catalogue; a model of "
-            "yours computes as it likes: leave precision out"
+            f"precision must be auto or float32 for {why}, got {precision!r}; the others are for "
+            "Grace's own decoder inside the catalogue"
         )
+    if own:
+        model = copy.deepcopy(model).float()
     if hasattr(model, "prefill") and hasattr(model, "decode"):
         generator = CoreGenerator(model, index, device)
     elif hasattr(model, "start") and hasattr(model, "step"):
@@ -237,3 +246,25 @@ def choose_path(
             f"docs/generators.md), got {type(model).__name__}"
         )
     return GeneratorPath(generator, index, device, matching, plan)
+
+
+def check_precision(precision: object) -> None:
+    """Refuse what is no precision.
+
+    Raises:
+        ConfigError: naming those there are.
+    """
+    if not isinstance(precision, str) or precision not in ("auto", *PRECISIONS):
+        raise ConfigError(
+            f"precision must be one of auto, {', '.join(PRECISIONS)}, got {precision!r}"
+        )
+
+
+def _is_unchanged(model: EncoderDecoder) -> bool:
+    """Whether a model computes what `EncoderDecoder` computes, through `Decoder`."""
+    methods = ("prefill", "decode")
+    same = all(
+        getattr(getattr(model, name), "__func__", None) is getattr(EncoderDecoder, name)
+        for name in methods
+    )
+    return same and takes_apart(model.decoder)

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grace.catalog.values import describe
 from grace.decode import BeamPlan, Beams, check_device, full_plan
 from grace.errors import ConfigError, RequestError
 from grace.index import MATCHERS, Index
 from grace.index.bits import MAX_REQUESTS
-from grace.retrieve.paths import choose_path
+from grace.retrieve.paths import check_precision, choose_path
 from grace.retrieve.request import Request, check_top_k, parse_request, request_id
 from grace.retrieve.result import Ad, Result, StepTrace, Trace
 
@@ -25,7 +26,8 @@ class Retriever:
     Args:
         index: a built index.
         model: a checkpoint directory, a loaded `grace.model.EncoderDecoder`, or any object with
-            `start(features)` and `step(state, parents, tokens)`; see docs/generators.md.
+            `start(features)` and `step(state, parents, tokens)`; see docs/generators.md. An
+            `EncoderDecoder` is copied: after more training make a new retriever.
         plan: widths of the search; by default 256 wherever the trie is as wide.
         matching: what keeps beams: `off` (nothing; SIDs outside the catalogue are dropped at the
             end), `valid` (the catalogue), `bitmask+bloom`, `static-kway`, `dynamic-kway` (GRACE's
@@ -58,8 +60,9 @@ class Retriever:
     ):
         if matching not in MATCHERS:
             raise ConfigError(f"matching must be one of {', '.join(MATCHERS)}, got {matching!r}")
-        if not 1 <= batch_size <= MAX_REQUESTS:
-            raise ConfigError(f"batch_size must be from 1 to {MAX_REQUESTS}, got {batch_size}")
+        check_integer("batch_size", batch_size, 1, MAX_REQUESTS)
+        if table_bytes is not None:
+            check_integer("table_bytes", table_bytes, 0, None)
         try:
             self.top_k = check_top_k(top_k)
         except RequestError as error:
@@ -69,6 +72,7 @@ class Retriever:
         if not isinstance(plan, BeamPlan | None):
             raise TypeError(f"plan must be a grace.BeamPlan, got {type(plan).__name__}")
         check_device(device)
+        check_precision(precision)
         self.index = index
         self.matching = matching
         self.batch_size = batch_size
@@ -153,6 +157,18 @@ class Retriever:
             "unknown_items": unknown_items,
         }
         return Result(request.id, ads, sids, funnel)
+
+
+def check_integer(name: str, value: object, least: int, most: int | None) -> None:
+    """Refuse an option that is no integer in its range.
+
+    Raises:
+        ConfigError: naming the option, the range and what came.
+    """
+    integer = isinstance(value, int) and not isinstance(value, bool)
+    if not integer or value < least or (most is not None and value > most):
+        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise ConfigError(f"{name} must be an integer {bounds}, got {describe(value)}")
 
 
 def _steps(beams: Beams, exact: Tensor, b: int) -> list[StepTrace]:

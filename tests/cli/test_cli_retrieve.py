@@ -53,6 +53,16 @@ def test_an_odd_request_fails_alone(folder, bad):
     assert set(second) == {"id", "error"}
 
 
+@pytest.mark.parametrize("value", ["fp8", "", "FLOAT32", "None"])
+@pytest.mark.parametrize("matching", ["exact", "off"])
+def test_a_wrong_precision_is_one_line(folder, matching, value):
+    result = run(folder, b'{"id": 1}', "--precision", value, "--matching", matching)
+    assert result.exit_code == 2
+    wanted = f"precision must be one of auto, float32, bfloat16, float8, got {value!r}"
+    assert result.output.strip() == f"error: {wanted}"
+    assert not (folder / "out.jsonl").exists()
+
+
 def test_an_item_id_that_utf8_cannot_hold_is_unknown(folder):
     result = run(folder, rb'{"id": 1, "features": {"clicks": [{"ad_id": "\ud800"}]}}')
     assert result.exit_code == 0, result.output

@@ -29,6 +29,14 @@ def run(arguments: dict, *more: str) -> harness.Outcome:
     return harness.cli("evaluate", *(word for pair in arguments.items() for word in pair), *more)
 
 
+@pytest.mark.parametrize("matching", ["exact", "off"])
+def test_a_wrong_precision_is_one_line(arguments, matching):
+    """Also where only a mode is asked for that has none."""
+    outcome = run(arguments, "--matching", matching, "--precision", "fp8")
+    outcome.check_refused("precision must be one of auto, float32, bfloat16, float8, got 'fp8'")
+    assert len(outcome.err.splitlines()) == 1
+
+
 def test_tables_json_and_chart(arguments):
     outcome = run(
         arguments, "--matching", "exact", "--matching", "valid", "--plan", "1,4,8", "--k", "5"

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from collections import Counter
 
 import torch
 
@@ -26,20 +27,22 @@ def handles(streams):
 
 def test_no_two_holders_share_a_stream(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    kept = [capture.own_stream(DEVICE) for _ in range(3)]
+    monkeypatch.setattr(capture, "_held", Counter())
+    holders = [capture.Holder() for _ in range(capture.POOL)]
+    kept = [capture.own_stream(holder, DEVICE) for holder in holders[:3]]
     for _ in range(100):  # others come and go
-        stream = capture.own_stream(DEVICE)
-        assert stream.cuda_stream not in handles(kept)
-        del stream
-    kept += [capture.own_stream(DEVICE) for _ in range(capture.POOL - 3)]
+        assert capture.own_stream(capture.Holder(), DEVICE).cuda_stream not in handles(kept)
+    kept += [capture.own_stream(holder, DEVICE) for holder in holders[3:]]
     assert len(handles(kept)) == capture.POOL
-    other = torch.device("cuda", 1)
-    assert capture.own_stream(other).device_index == 1
-    shared = capture.own_stream(DEVICE)
-    assert shared.cuda_stream in handles(kept)
-    del shared, kept[7]
+    assert capture.own_stream(capture.Holder(), torch.device("cuda", 1)).device_index == 1
+    guest = capture.Holder()
+    assert capture.own_stream(guest, DEVICE).cuda_stream in handles(kept)
+    del guest  # whoever shared its stream still holds it
+    assert capture.own_stream(capture.Holder(), DEVICE).cuda_stream in handles(kept)
+    free = kept[7].cuda_stream
+    del holders[7]
     gc.collect()
-    assert capture.own_stream(DEVICE).cuda_stream not in handles(kept)
+    assert capture.own_stream(capture.Holder(), DEVICE).cuda_stream == free
 
 
 def test_captures_take_turns(monkeypatch):

@@ -52,11 +52,15 @@ def paper_rows(
     world: World, dynamic: Shape, fixed: Shape, replays: int, seed: int
 ) -> Iterator[dict]:
     """Rows of the cases `paper`, `paper fixed` and `paper batch 1`; checked, then timed."""
-    yield from case_rows("paper", world, dynamic, PAPER, replays, seed)
+    one = dynamic.changed(batch=1)
     two = [variant for variant in PAPER if variant.name in ("no-matching", "exact")]
-    yield from case_rows("paper fixed", world, fixed, two, -(-replays // 2), seed)
-    alone = [v for v in PAPER if v.matching in (None, "exact")]
-    yield from case_rows("paper batch 1", world, dynamic.changed(batch=1), alone, replays, seed)
+    for precision in ("bfloat16", "float8"):
+        chosen = [variant for variant in PAPER if variant.precision == precision]
+        yield from case_rows("paper", world, dynamic, chosen, replays, seed)
+        if precision == "bfloat16":
+            yield from case_rows("paper fixed", world, fixed, two, -(-replays // 2), seed)
+        alone = [variant for variant in chosen if variant.matching in (None, "exact")]
+        yield from case_rows("paper batch 1", world, one, alone, replays, seed)
 
 
 def case_rows(

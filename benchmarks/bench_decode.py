@@ -30,6 +30,8 @@ MFU is equation 15, of 989 TFLOP/s in any precision; FLOPs are counted from the 
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -148,4 +150,5 @@ class Parts:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # what is measured is written
     main()

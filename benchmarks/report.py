@@ -79,7 +79,8 @@ def table(name: str, options: dict[str, str], results: Path) -> str:
     """A Markdown table of one result file, with where it was measured below."""
     path = results / f"{name}.json"
     if not path.exists():
-        return f"Not measured yet: `python -m benchmarks.{Path(name).name}`."
+        target = "bench" if name.startswith("cpu/") else "bench-gpu"
+        return f"Not measured yet: `make {target}`."
     content = json.loads(path.read_text())
     rows = [
         row

@@ -16,6 +16,7 @@ from benchmarks.decode.searches import (
     Variant,
     free_memory,
     latency_rows,
+    note,
     prepared,
 )
 from benchmarks.decode.shape import Shape
@@ -64,7 +65,7 @@ def ladder_rows(
     yield from free_rows(decoder, context, dynamic, paged, None, replays)
     counts = {"sids": world.trie.level_sizes[-1]}
     for variant in INSIDE:
-        print(f"{CASE}: {variant.name}", flush=True)
+        note(f"{CASE}: {variant.name}")
         matcher, requests = world.matcher(variant.matching), world.requests[: dynamic.batch]
         plain = Plain(decoder, dynamic).find(world.trie_there, matcher, requests, context)
         free_memory(device)
@@ -102,7 +103,7 @@ def free_rows(
         if on_gpu and needed and needed + ROOM > torch.cuda.mem_get_info()[0]:
             print(f"{name}: left out, {needed / 1e9:.0f} GB of copies do not fit")
             continue
-        print(f"{CASE}: {name}", flush=True)
+        note(f"{CASE}: {name}")
         search = search_of(level, decoder, context, shape, precision)
         if wanted is not None:
             assert_near(name, search.logits(steps), wanted)

@@ -13,6 +13,7 @@ from benchmarks.decode.searches import (
     Variant,
     free_memory,
     latency_rows,
+    note,
     prepared,
 )
 from benchmarks.decode.shape import Shape
@@ -83,7 +84,7 @@ def case_rows(
     counts = {"sids": world.trie.level_sizes[-1]}
     medians: dict[str, float] = {}
     for variant in chosen:
-        print(f"{case}: {variant.name}", flush=True)
+        note(f"{case}: {variant.name}")
         one = prepared(world, shape, variant, decoder, context)
         share = one.check(plain[variant.matching])
         references = REFERENCES.get((case, variant.name), {})

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from benchmarks import record
 from benchmarks.decode.cost import Peaks, floors
-from benchmarks.decode.searches import Prepared, Variant, free_memory, prepared, sizes
+from benchmarks.decode.searches import Prepared, Variant, free_memory, note, prepared, sizes
 from benchmarks.decode.shape import Shape
 from benchmarks.decode.world import World
 from benchmarks.kernels import timing
@@ -155,7 +155,7 @@ def profile_rows(
     decoder, context = shape.decoder(seed, device), shape.context(seed, device)
     for variant in variants:
         case = f"paper profile: {variant.name}"
-        print(case, flush=True)
+        note(case)
         one = prepared(world, shape, variant, decoder, context)
         latency = record.quantiles(one.times(replays, matching=False))
         counts = sizes(shape) | {"sids": world.trie.level_sizes[-1]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +35,7 @@ TABLE_BYTES = 2**31
 # difference of the scores of those. Random weights leave tens of candidates within a rounding error
 # of a step's cut, so many differ and are no worse; a wrong kernel shares one in a hundred.
 AGREE = {"float32": (1.0, 1e-3), "bfloat16": (0.6, 0.1), "float8": (0.1, 0.5)}
+BEGAN = time.perf_counter()
 WARMUP_MS = 1500
 """Until the power limit has found the clock that it holds."""
 
@@ -233,6 +235,11 @@ def free_memory(device: str) -> None:
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()
+
+
+def note(text: str) -> None:
+    """Say what is measured now, and the time that went by."""
+    print(f"{time.perf_counter() - BEGAN:5.0f} s  {text}", flush=True)
 
 
 def num_cores() -> int:

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import torch
 
-from benchmarks.decode.searches import Plain, Prepared, Variant, free_memory, latency_rows
+from benchmarks.decode.searches import Plain, Prepared, Variant, free_memory, latency_rows, note
 from benchmarks.decode.shape import Shape
 from benchmarks.exact_arrays import random_trie
 from grace.decode import full_plan
@@ -46,7 +46,7 @@ def sweep_rows(
             shape = shape_at(middle, name, value)
             shape = shape.changed(plan=shape.plan.limited(trie.level_sizes))
             if shape not in times:
-                print(f"{name} {value}", flush=True)
+                note(f"{name} {value}")
                 times[shape] = measure(shape, trie, replays, seed, device)
             counts = {"sids": trie.level_sizes[-1]}
             yield from latency_rows(

@@ -56,7 +56,7 @@ class StepMemory:
     Attributes:
         context: per layer `[B, T, 2, H, D]`, cross-attention keys and values of each request.
         lengths: int32 `[B]`, how many of the T context tokens a request has; None where all T.
-        pools: per layer `[B * sum(widths), 2, H, D]`, a block a beam and step.
+        pools: per layer `[blocks, 2, H, D]`, a block a beam and step, but for the last step.
         first_blocks: int32 `[B, L]`, the block table of step 0.
         widths: beams a request entering each step.
         value_scales: per layer float32 `[B]`, scales of cross-attention's rows in E4M3; none where
@@ -178,7 +178,8 @@ class StepDecoder:
         heads = (2, config.num_heads, config.head_dim)
         like = {"dtype": self.dtype, "device": self.device}
         context = [torch.zeros(batch, num_context, *heads, **like) for _ in self.layers]
-        pools = [torch.empty(batch * sum(widths), *heads, **like) for _ in self.layers]
+        blocks = max(batch * sum(widths[:-1]), 1)  # nothing follows the last position
+        pools = [torch.empty(blocks, *heads, **like) for _ in self.layers]
         lengths = None
         if ragged:
             lengths = torch.full((batch,), num_context, dtype=torch.int32, device=self.device)
@@ -317,7 +318,8 @@ class StepDecoder:
         """Self-attention of layer i of `[rows, 3 H D]`: `[rows, H, D]`, or FP8 `[rows, H D]`."""
         fp8 = self.layers[i].self_output.takes_fp8(len(qkv))
         attention = self_attention_paged_fp8 if fp8 else self_attention_paged
-        return attention(qkv, state.memory.pools[i], state.blocks, t)
+        follows = t + 1 < self.config.num_levels
+        return attention(qkv, state.memory.pools[i], state.blocks, t, keep=follows)
 
     def attend_context(self, i: int, query: Tensor, state: StepState) -> Tensor | Fp8Rows:
         """Cross-attention of layer i: `[rows, H D]` of `[rows, H D]`."""

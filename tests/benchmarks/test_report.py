@@ -77,4 +77,4 @@ def test_what_a_file_cannot_show_is_an_error(results, options, message):
 
 def test_without_a_result_the_table_says_how_to_get_one(tmp_path):
     text = "<!-- report cpu/toy -->\n<!-- end report -->"
-    assert "python -m benchmarks.toy" in report.fill(text, tmp_path)
+    assert "make bench" in report.fill(text, tmp_path)

@@ -163,5 +163,9 @@ def operations():
 def test_an_operation_does_what_it_declares(name):
     """Its schema tells what it changes, and its fake kernel what it returns."""
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_static")
-    arguments = (*operations()[name], "reference")
-    torch.library.opcheck(getattr(torch.ops.grace, name).default, arguments, test_utils=checks)
+    arguments = [*operations()[name], "reference"]
+    if name.startswith("self_attention_paged"):
+        arguments.append(True)  # whether the block is kept
+    torch.library.opcheck(
+        getattr(torch.ops.grace, name).default, tuple(arguments), test_utils=checks
+    )

@@ -90,7 +90,10 @@ class Plain(StepDecoder):
     """Attention as a subclass may do it, with results in the loop's dtype."""
 
     def attend_prefix(self, i, qkv, state, t):
-        found = step_decoder.self_attention_paged(qkv, state.memory.pools[i], state.blocks, t)
+        follows = t + 1 < self.config.num_levels
+        found = step_decoder.self_attention_paged(
+            qkv, state.memory.pools[i], state.blocks, t, keep=follows
+        )
         assert found.shape == (len(qkv), SIZES["num_heads"], SIZES["head_dim"])
         return found
 

@@ -90,17 +90,20 @@ def self_attention_fused(qkv: Tensor, cache: Tensor, t: int, backend: str = "aut
 
 
 def self_attention_paged(
-    qkv: Tensor, pool: Tensor, table: Tensor, t: int, backend: str = "auto"
+    qkv: Tensor, pool: Tensor, table: Tensor, t: int, backend: str = "auto", keep: bool = True
 ) -> Tensor:
     """Write each row's new block, then let it attend to the blocks of positions 0..t.
 
     Args:
         qkv: `[rows, (H + 2 Hkv) * D]`: the heads of queries, then of keys, then of values.
-        pool: `[blocks, 2, Hkv, D]`, contiguous. Block `table[:, t]` of each row is written.
+        pool: `[blocks, 2, Hkv, D]`, contiguous. Block `table[:, t]` of each row is written, but for
+            `keep`.
         table: int32 `[rows, L]`, contiguous: the block of each position. Entries 0..t must lie
             in the pool; those at t must differ from each other and from all entries before t.
         t: the position of the new token, below L.
         backend: as in `self_attention`.
+        keep: whether another position will follow. Otherwise nothing is written, and the entries
+            at t mean nothing.
 
     Returns:
         `[rows, H, D]`.
@@ -111,12 +114,12 @@ def self_attention_paged(
     _check_paged(qkv, pool, table, t)
     chosen = triton_or_reference(backend, qkv)
     if runs_plain(chosen):
-        return paged_reference(qkv, pool, table, t)
-    return torch.ops.grace.self_attention_paged(qkv, pool, table, t, chosen)
+        return paged_reference(qkv, pool, table, t, keep)
+    return torch.ops.grace.self_attention_paged(qkv, pool, table, t, chosen, keep)
 
 
 def self_attention_paged_fp8(
-    qkv: Tensor, pool: Tensor, table: Tensor, t: int, backend: str = "auto"
+    qkv: Tensor, pool: Tensor, table: Tensor, t: int, backend: str = "auto", keep: bool = True
 ) -> Fp8Rows:
     """Do what `self_attention_paged` does, and return its rows in FP8.
 
@@ -135,8 +138,8 @@ def self_attention_paged_fp8(
     _check_paged(qkv, pool, table, t)
     chosen = triton_or_reference(backend, qkv)
     if runs_plain(chosen):
-        return Fp8Rows(*paged_fp8_reference(qkv, pool, table, t))
-    return Fp8Rows(*torch.ops.grace.self_attention_paged_fp8(qkv, pool, table, t, chosen))
+        return Fp8Rows(*paged_fp8_reference(qkv, pool, table, t, keep))
+    return Fp8Rows(*torch.ops.grace.self_attention_paged_fp8(qkv, pool, table, t, chosen, keep))
 
 
 def self_attention_from_table(
@@ -207,25 +210,27 @@ def _self_attention_fused(qkv: Tensor, cache: Tensor, t: int, backend: str) -> T
 
 
 @torch.library.custom_op("grace::self_attention_paged", mutates_args=("pool",))
-def _self_attention_paged(qkv: Tensor, pool: Tensor, table: Tensor, t: int, backend: str) -> Tensor:
+def _self_attention_paged(
+    qkv: Tensor, pool: Tensor, table: Tensor, t: int, backend: str, keep: bool
+) -> Tensor:
     if backend == "reference":
-        return paged_reference(qkv, pool, table, t)
+        return paged_reference(qkv, pool, table, t, keep)
     from grace.kernels.self_attention.kernel import attend_triton
 
     query = qkv.unflatten(1, (-1, pool.shape[3]))
-    return attend_triton(query, pool, table, t, table.shape[1], fused=True)
+    return attend_triton(query, pool, table, t, table.shape[1], fused=True, keep=keep)
 
 
 @torch.library.custom_op("grace::self_attention_paged_fp8", mutates_args=("pool",))
 def _self_attention_paged_fp8(
-    qkv: Tensor, pool: Tensor, table: Tensor, t: int, backend: str
+    qkv: Tensor, pool: Tensor, table: Tensor, t: int, backend: str, keep: bool
 ) -> tuple[Tensor, Tensor]:
     if backend == "reference":
-        return paged_fp8_reference(qkv, pool, table, t)
+        return paged_fp8_reference(qkv, pool, table, t, keep)
     from grace.kernels.self_attention.kernel import attend_fp8_triton
 
     query = qkv.unflatten(1, (-1, pool.shape[3]))
-    return attend_fp8_triton(query, pool, table, t, table.shape[1], fused=True)
+    return attend_fp8_triton(query, pool, table, t, table.shape[1], fused=True, keep=keep)
 
 
 @torch.library.custom_op("grace::self_attention_from_table", mutates_args=())
@@ -261,7 +266,7 @@ def _(qkv: Tensor, cache: Tensor, t: int, backend: str) -> Tensor:
 
 
 @_self_attention_paged.register_fake
-def _(qkv: Tensor, pool: Tensor, table: Tensor, t: int, backend: str) -> Tensor:
+def _(qkv: Tensor, pool: Tensor, table: Tensor, t: int, backend: str, keep: bool) -> Tensor:
     return _heads_like(qkv, *pool.shape[2:])
 
 
@@ -271,7 +276,9 @@ def _(queries: Tensor, pool: Tensor, table: Tensor, t: int, backend: str) -> Ten
 
 
 @_self_attention_paged_fp8.register_fake
-def _(qkv: Tensor, pool: Tensor, table: Tensor, t: int, backend: str) -> tuple[Tensor, Tensor]:
+def _(
+    qkv: Tensor, pool: Tensor, table: Tensor, t: int, backend: str, keep: bool
+) -> tuple[Tensor, Tensor]:
     return _fp8_like(_heads_like(qkv, *pool.shape[2:]))
 
 

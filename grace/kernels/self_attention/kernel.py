@@ -22,7 +22,13 @@ FP8_CANDIDATES = [*CANDIDATES, [4, 32], [16, 16], [8, 32]]  # those that hold wh
 
 
 def attend_triton(
-    query: Tensor, pool: Tensor, table: Tensor | None, t: int, max_length: int, fused: bool
+    query: Tensor,
+    pool: Tensor,
+    table: Tensor | None,
+    t: int,
+    max_length: int,
+    fused: bool,
+    keep: bool = True,
 ) -> Tensor:
     """Return `[rows, H, D]`; the contracts are those of `grace.kernels.self_attention`.
 
@@ -31,27 +37,34 @@ def attend_triton(
             where `fused`. With a table and not `fused` it is `[blocks, H, D]` and read through it.
         pool: `[blocks, 2, Hkv, D]`.
         table: int32 `[rows, max_length]`; None where row r owns blocks `r * max_length` and on.
-        fused: whether position t comes from `query` and is to be written.
+        fused: whether position t comes from `query`.
+        keep: whether it is then to be written.
     """
     rows, num_heads = _sizes(query, pool, table, fused)
     out = query.new_empty((rows, num_heads, query.shape[2]))
-    _run_fastest(CANDIDATES, query, pool, table, out, None, t, max_length, fused)
+    _run_fastest(CANDIDATES, query, pool, table, out, None, t, max_length, fused, keep)
     return out
 
 
 def attend_fp8_triton(
-    query: Tensor, pool: Tensor, table: Tensor, t: int, max_length: int, fused: bool
+    query: Tensor,
+    pool: Tensor,
+    table: Tensor,
+    t: int,
+    max_length: int,
+    fused: bool,
+    keep: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Return values `[rows, H D]` and scales of the versions with a table; as `attend_triton`."""
     pairs = (_pairs(candidate, query) for candidate in FP8_CANDIDATES)
     whole = [c for c, p in zip(FP8_CANDIDATES, pairs, strict=True) if p % pool.shape[2] == 0]
     if not whole:
-        heads = attend_triton(query, pool, table, t, max_length, fused)
+        heads = attend_triton(query, pool, table, t, max_length, fused, keep)
         return quantize_rows_triton(heads.flatten(1))
     rows, num_heads = _sizes(query, pool, table, fused)
     values = query.new_empty((rows, num_heads * query.shape[2]), dtype=torch.float8_e4m3fn)
     scales = query.new_empty(rows, dtype=torch.float32)
-    _run_fastest(whole, query, pool, table, values, scales, t, max_length, fused)
+    _run_fastest(whole, query, pool, table, values, scales, t, max_length, fused, keep)
     return values, scales
 
 
@@ -77,6 +90,7 @@ def _run_fastest(
     t: int,
     max_length: int,
     fused: bool,
+    keep: bool,
 ) -> None:
     rows, num_heads = _sizes(query, pool, table, fused)
     if rows == 0:
@@ -93,12 +107,12 @@ def _run_fastest(
             head_dim**-0.5 * 1.4426950408889634,
             T=t, L=max_length, KV_HEADS=num_kv_heads, GROUP=num_heads // num_kv_heads,
             D=head_dim, WIDE_D=wide_dim, PAIRS=pairs, FUSED=fused, PAGED=table is not None,
-            num_warps=candidate[0],
+            KEEP=keep, num_warps=candidate[0],
         )  # fmt: skip
 
     shape = (
         triton.next_power_of_2(rows), num_heads, num_kv_heads, head_dim, t, max_length,
-        str(query.dtype), fused, table is not None,
+        str(query.dtype), fused, table is not None, keep,
     )  # fmt: skip
     operation = "self_attention" if scales is None else "self_attention_fp8"
     run(choose(operation, shape, candidates, run, query.device))
@@ -109,7 +123,7 @@ def attend_kernel(
     query, pool, table, out, scales, num_rows, query_stride, scale,
     T: tl.constexpr, L: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     D: tl.constexpr, WIDE_D: tl.constexpr, PAIRS: tl.constexpr,
-    FUSED: tl.constexpr, PAGED: tl.constexpr,
+    FUSED: tl.constexpr, PAGED: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     pair = tl.program_id(0).to(tl.int64) * PAIRS + tl.arange(0, PAIRS)
     inside = pair < num_rows * KV_HEADS
@@ -179,7 +193,7 @@ def attend_kernel(
             tl.store(place, (held[g] * inverse[:, None]).to(tl.float8e4nv), mask=mask)
 
     # Last, so that the compiler need not keep a load behind a store that might alias it.
-    if FUSED:
+    if FUSED and KEEP:
         if PAGED:
             block = tl.load(table + row * L + T, mask=inside, other=0).to(tl.int64)
         else:

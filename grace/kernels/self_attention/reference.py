@@ -44,12 +44,17 @@ def fused_reference(qkv: Tensor, cache: Tensor, t: int) -> Tensor:
     return attend_reference(query, cache[:, : t + 1])
 
 
-def paged_reference(qkv: Tensor, pool: Tensor, table: Tensor, t: int) -> Tensor:
+def paged_reference(qkv: Tensor, pool: Tensor, table: Tensor, t: int, keep: bool) -> Tensor:
     """Return `[rows, H, D]`; the contract is `self_attention_paged`'s."""
-    query, blocks = split_reference(qkv, pool.shape[2], pool.shape[3])
-    table = table[:, : t + 1].long()
-    pool[table[:, t]] = blocks
-    return attend_reference(query, pool[table])
+    return attend_reference(*_paged(qkv, pool, table, t, keep))
+
+
+def _paged(qkv: Tensor, pool: Tensor, table: Tensor, t: int, keep: bool) -> tuple[Tensor, Tensor]:
+    """Write what is kept; return queries `[rows, H, D]` and blocks `[rows, t + 1, 2, Hkv, D]`."""
+    query, own = split_reference(qkv, pool.shape[2], pool.shape[3])
+    if keep:
+        pool[table[:, t].long()] = own
+    return query, torch.cat([pool[table[:, :t].long()], own[:, None]], 1)
 
 
 def from_table_reference(queries: Tensor, pool: Tensor, table: Tensor, t: int) -> Tensor:
@@ -58,12 +63,12 @@ def from_table_reference(queries: Tensor, pool: Tensor, table: Tensor, t: int) -
     return attend_reference(queries[table[:, t]], pool[table])
 
 
-def paged_fp8_reference(qkv: Tensor, pool: Tensor, table: Tensor, t: int) -> tuple[Tensor, Tensor]:
+def paged_fp8_reference(
+    qkv: Tensor, pool: Tensor, table: Tensor, t: int, keep: bool
+) -> tuple[Tensor, Tensor]:
     """Return values `[rows, H D]` and scales; the contract is `self_attention_paged_fp8`'s."""
-    query, blocks = split_reference(qkv, pool.shape[2], pool.shape[3])
-    table = table[:, : t + 1].long()
-    pool[table[:, t]] = blocks
-    return quantize_rows_reference(attend_reference(query.float(), pool[table]).flatten(1))
+    query, blocks = _paged(qkv, pool, table, t, keep)
+    return quantize_rows_reference(attend_reference(query.float(), blocks).flatten(1))
 
 
 def from_table_fp8_reference(

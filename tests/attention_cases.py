@@ -202,11 +202,15 @@ def check_block_reorder(draw, backend, batch, widths, max_length):
     first_block = batch * widths[0]
     for t, (before, width) in enumerate(itertools.pairwise(widths), start=1):
         parents = draw.integers(0, before, batch, width)
+        own = draw.integers(0, 1000, batch, width) if t % 2 else None
         with poisoned():
-            table = block_reorder(table, parents, t, first_block, backend)
+            table = block_reorder(table, parents, t, first_block, backend, own)
+        blocks = range(batch * width) if own is None else own.flatten().tolist()
         history = [
-            [*history[row // width * before + parent], first_block + row]
-            for row, parent in enumerate(parents.flatten().tolist())
+            [*history[row // width * before + parent], first_block + block]
+            for row, (parent, block) in enumerate(
+                zip(parents.flatten().tolist(), blocks, strict=True)
+            )
         ]
         padded = [row + [-1] * (max_length - t - 1) for row in history]
         assert table.tolist() == padded

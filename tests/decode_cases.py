@@ -103,7 +103,7 @@ def poison(buffers):
     """Fill a search's buffers with what would show if it were read."""
     for tensor in (buffers.scores, buffers.logsumexp):
         tensor.fill_(torch.nan)
-    tensors = [buffers.root, buffers.tokens]
+    tensors = [buffers.root, buffers.sids]
     for step in buffers.chosen:
         tensors += [step.parents, step.tokens, step.nodes]
     for tensor in tensors:
@@ -149,13 +149,13 @@ class FixedLogits:
     def results(self):
         """Name → tensor on the CPU: everything that a step selects."""
         buffers = self.buffers
-        found = {"tokens": buffers.tokens, "broken": buffers.broken(), "root": buffers.root}
+        found = {"sids": buffers.sids, "broken": buffers.broken(), "root": buffers.root}
         found["scores"] = buffers.scores
         for t, step in enumerate(buffers.chosen):
             found |= {f"{name} {t}": tensor for name, tensor in vars(step).items()}
         return {name: tensor.cpu().clone() for name, tensor in found.items()}
 
-    def _score(self, parents, tokens, nodes, t, out):
+    def _score(self, entering, t, out):
         logsumexp(self.logits[t], out=out)
         return self.logits[t]
 

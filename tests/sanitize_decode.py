@@ -50,7 +50,7 @@ class EagerSearch(StepSearch):
         self.decoder.load(self._memory, context, lengths)
         self._admit(batch, bucket)
         self._enqueue(bucket)
-        return Beams.of(self._buffers[bucket], batch, trace)
+        return Beams.of(self._buffers[bucket], self._vocab_size, batch, trace)
 
 
 def check_search(index, requests, matching, precision, **options):

@@ -32,17 +32,21 @@ class Beams:
     entered_scores: list[Tensor]
 
     @classmethod
-    def of(cls, buffers: StepBuffers, batch: int, trace: bool = True) -> Beams:
-        """Copy the first `batch` requests' result out of buffers, which may then be used again."""
+    def of(cls, buffers: StepBuffers, vocab_size: int, batch: int, trace: bool = True) -> Beams:
+        """Copy the first `batch` requests' result out of buffers, which may then be used again.
+
+        Args:
+            vocab_size: V, as `run_steps` returns it.
+        """
         last = buffers.chosen[-1]
-        found = [buffers.broken(), buffers.tokens[:batch], last.nodes[:batch], last.scores[:batch]]
+        found = [buffers.broken(), buffers.sids, last.nodes[:batch], last.scores[:batch]]
         entered = [buffers.entering(t) for t in range(len(buffers.chosen))] if trace else []
         found += [tensor[:batch] for pair in entered for tensor in pair]
-        broken, tokens, nodes, scores, *entered = _on_cpu(found)
+        broken, sids, nodes, scores, *entered = _on_cpu(found)
         faults = buffers.faults(broken)[:batch]
         failed = torch.tensor([fault is not None for fault in faults])[:, None]
         return cls(
-            tokens,
+            buffers.tokens(sids, vocab_size)[:batch],
             nodes.masked_fill(failed, -1),
             scores.masked_fill(failed, -torch.inf),
             faults,

@@ -10,7 +10,7 @@ from grace.decode.beams import Beams
 from grace.decode.free_select import free_select, prefix_ranks
 from grace.decode.generator import Generator, Prefill
 from grace.decode.plan import BeamPlan
-from grace.decode.steps import StepBuffers, run_steps
+from grace.decode.steps import Entering, StepBuffers, run_steps
 from grace.errors import ModelError
 from grace.index.trie import Trie, find_children
 from grace.index.verdict import Verdict
@@ -48,10 +48,9 @@ def beam_search(
     device = trie.child_tokens.device
     buffers = StepBuffers.allocate(batch, plan, device)
 
-    def score(
-        parents: Tensor | None, tokens: Tensor | None, nodes: Tensor, t: int, out: Tensor
-    ) -> Tensor:
-        columns, logsumexp = _step(generator, prefill, parents, tokens, t, out.shape)
+    def score(entering: Entering, t: int, out: Tensor) -> Tensor:
+        rows = (entering.parents, entering.tokens)
+        columns, logsumexp = _step(generator, prefill, *rows, t, out.shape)
         out.copy_(logsumexp)
         return columns.to(device)
 
@@ -64,8 +63,8 @@ def beam_search(
         everyone = torch.ones(batch, dtype=torch.bool, device=device)
         return everyone if verdict is None else verdict.root
 
-    run_steps(score, trie, masks, admit, buffers)
-    return Beams.of(buffers, batch)
+    vocab_size = run_steps(score, trie, masks, admit, buffers)
+    return Beams.of(buffers, vocab_size, batch)
 
 
 def _search_outside(

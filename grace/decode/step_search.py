@@ -12,7 +12,7 @@ from torch import Tensor
 
 from grace.decode.beams import Beams
 from grace.decode.plan import BeamPlan
-from grace.decode.steps import StepBuffers, run_steps
+from grace.decode.steps import Entering, StepBuffers, run_steps
 from grace.errors import ConfigError
 from grace.kernels.capture import capturing, own_stream
 from grace.kernels.constrained_select import Workspace
@@ -70,7 +70,7 @@ class StepSearch:
     ):
         self.decoder, self.trie, self.matcher, self.plan = decoder, trie, matcher, plan
         self.max_batch, self._num_context, self._ragged = max_batch, num_context, ragged
-        self._device = decoder.device
+        self._device, self._vocab_size = decoder.device, decoder.config.vocab_size
         self._lock = threading.Lock()
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._buffers: dict[int, StepBuffers] = {}
@@ -106,7 +106,7 @@ class StepSearch:
                 self._allocate(batch)
                 self.decoder.load(self._memory, context, lengths)
                 self._enqueue(batch)
-                return Beams.of(self._buffers[batch], batch, trace)
+                return Beams.of(self._buffers[batch], self._vocab_size, batch, trace)
             bucket = next(b for b in self.buckets if b >= batch)
             if self.matcher is not None and self.matcher.generation != self._generation:
                 with self._room():
@@ -116,7 +116,7 @@ class StepSearch:
                 self.decoder.load(self._memory, context, lengths)
                 self._admit(batch, bucket)
                 self._graphs[bucket].replay()
-                return Beams.of(self._buffers[bucket], batch, trace)
+                return Beams.of(self._buffers[bucket], self._vocab_size, batch, trace)
 
     @property
     def num_bytes(self) -> int:
@@ -127,7 +127,7 @@ class StepSearch:
         if not self._buffers:
             return 0
         buffers = self._buffers[max(self._buffers)]
-        tensors = [buffers.scores, buffers.logsumexp, buffers.tokens]
+        tensors = [buffers.scores, buffers.logsumexp, buffers.sids]
         return (
             self._memory.num_bytes
             + self._workspace.num_bytes
@@ -192,10 +192,9 @@ class StepSearch:
     def _enqueue(self, batch: int) -> None:
         state = self.decoder.start(self._memory.front(batch), self.tables)
 
-        def score(
-            parents: Tensor | None, tokens: Tensor | None, nodes: Tensor, t: int, out: Tensor
-        ) -> Tensor:
-            columns = self.decoder.step(state, parents, tokens, t, nodes)
+        def score(entering: Entering, t: int, out: Tensor) -> Tensor:
+            rows = (entering.parents, entering.tokens)
+            columns = self.decoder.step(state, *rows, t, entering.nodes, entering.prefixes)
             logsumexp(columns, out=out)
             return columns
 

@@ -10,14 +10,31 @@ from torch import Tensor
 
 from grace.decode.plan import BeamPlan
 from grace.index.trie import Trie
+from grace.kernels.block_reorder import block_reorder
 from grace.kernels.constrained_select import Selection, Workspace, constrained_select
 
-Score = Callable[[Tensor | None, Tensor | None, Tensor, int, Tensor], Tensor]
-"""(parents, tokens, nodes, t, out) -> logits [B, M, V]; writes normalisers, float64 [B, M].
-
-Parents and tokens are None at t = 0, where nodes mean nothing yet."""
+Score = Callable[["Entering", int, Tensor], Tensor]
+"""(entering, t, out) -> logits [B, M, V]; writes their normalisers, float64 [B, M], to `out`."""
 Masks = Callable[[Tensor, int], tuple[Tensor | None, Tensor | None]]
 """(nodes [B, M], most children of one) -> (words, allowed) of `constrained_select`."""
+
+
+@dataclass(frozen=True)
+class Entering:
+    """The beams that enter a step.
+
+    Attributes:
+        parents: int64 `[B, M]`, rows of the step before; None at t = 0, where M is 1.
+        tokens: int64 `[B, M]`, the tokens of level t - 1; None at t = 0.
+        nodes: int64 `[B, M]`, trie nodes, -1 for a dead beam; they mean nothing yet at t = 0.
+        prefixes: int32 `[B * M, L + 1]`: 0, then for each level j before t the number
+            `1 + j * V + token`, one for each level and token.
+    """
+
+    parents: Tensor | None
+    tokens: Tensor | None
+    nodes: Tensor
+    prefixes: Tensor
 
 
 @dataclass(frozen=True)
@@ -34,7 +51,8 @@ class StepBuffers:
         logsumexp: float64, likewise, but for the SIDs.
         root: int64 `[B, 1]`, 0 for a request that may enter the trie, else -1.
         chosen: what each step selects.
-        tokens: int64 `[B, K, L]`, the SIDs.
+        start: int32 `[B, L + 1]`, `Entering.prefixes` of the first step.
+        sids: int32 `[B * K, L + 1]`, the same of the SIDs.
     """
 
     widths: tuple[int, ...]
@@ -42,7 +60,8 @@ class StepBuffers:
     logsumexp: Tensor
     root: Tensor
     chosen: list[Selection]
-    tokens: Tensor
+    start: Tensor
+    sids: Tensor
 
     @classmethod
     def allocate(cls, batch: int, plan: BeamPlan, device: str | torch.device) -> StepBuffers:
@@ -64,7 +83,8 @@ class StepBuffers:
             new(_padded_size(batch, widths[:-1]), dtype=torch.float64),
             new(batch, 1),
             chosen,
-            new(batch, plan.num_sids, len(plan.widths)),
+            torch.zeros(batch, len(widths), dtype=torch.int32, device=device),
+            new(batch * plan.num_sids, len(widths), dtype=torch.int32),
         )
 
     @property
@@ -81,6 +101,12 @@ class StepBuffers:
     def normalisers(self, t: int) -> Tensor:
         """float64 `[B, W_t]`."""
         return step_views(self.logsumexp, self.batch, self.widths[:-1])[t]
+
+    def tokens(self, sids: Tensor, vocab_size: int) -> Tensor:
+        """Return int64 `[B, K, L]`, the tokens of `sids` on any device; V is the model's."""
+        levels = torch.arange(sids.shape[1] - 1, device=sids.device)
+        tokens = sids[:, 1:] - (1 + levels * vocab_size)
+        return tokens.view(self.batch, -1, len(levels))
 
     def broken(self) -> Tensor:
         """Return bool, as `logsumexp` is laid out: a live beam's logits hold NaN or +inf.
@@ -106,7 +132,7 @@ def run_steps(
     admit: Callable[[], Tensor],
     buffers: StepBuffers,
     workspace: Workspace | None = None,
-) -> None:
+) -> int:
     """Run all steps; the result is in `buffers`, whatever they held before.
 
     Nothing here waits for a device, and every size follows from the buffers, so that a CUDA graph
@@ -120,12 +146,15 @@ def run_steps(
             first step is scored, which needs no matcher: it may be at work until then.
         buffers: for B requests.
         workspace: memory of the selections.
+
+    Returns:
+        V, the model's.
     """
-    parents = tokens = None
+    parents, tokens, prefixes = None, None, buffers.start
     for t in range(trie.num_levels):
         nodes, scores = buffers.entering(t)
         normalisers = buffers.normalisers(t)
-        columns = score(parents, tokens, nodes, t, normalisers)
+        columns = score(Entering(parents, tokens, nodes, prefixes), t, normalisers)
         if t == 0:
             allowed = admit()[:, None]
             torch.add(allowed, -1, out=nodes)
@@ -138,16 +167,10 @@ def run_steps(
             out=buffers.chosen[t],
         )  # fmt: skip
         parents, tokens = chosen.parents, chosen.tokens
-    _trace_back(buffers)
-
-
-def _trace_back(buffers: StepBuffers) -> None:
-    rows = None
-    for t in range(len(buffers.chosen) - 1, -1, -1):
-        step = buffers.chosen[t]
-        column = buffers.tokens[..., t]
-        column.copy_(step.tokens if rows is None else step.tokens.gather(1, rows))
-        rows = step.parents if rows is None else step.parents.gather(1, rows)
+        vocab_size = columns.shape[2]
+        prefixes = block_reorder(prefixes, parents, t + 1, 1 + t * vocab_size, own=tokens)
+    buffers.sids.copy_(prefixes)
+    return vocab_size
 
 
 def step_views(flat: Tensor, batch: int, widths: Sequence[int]) -> list[Tensor]:

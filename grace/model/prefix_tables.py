@@ -67,24 +67,6 @@ class PrefixTables:
         tensors += [rows for level in self.levels for rows in (level.stream, level.query)]
         return sum(tensor.nbytes for tensor in tensors)
 
-    def extend(
-        self, blocks: Tensor | None, parents: Tensor | None, tokens: Tensor | None, batch: int
-    ) -> Tensor:
-        """Return int32 `[B * M, t + 1]`, the blocks of each beam's prefix.
-
-        Args:
-            blocks: of the step before; None at t = 0.
-            parents, tokens: int64 `[B, M]`, as a step gets them.
-            batch: B.
-        """
-        if blocks is None:
-            return torch.zeros(batch, 1, dtype=torch.int32, device=self.pool.device)
-        length = blocks.shape[1]
-        before = blocks.view(batch, -1, length)
-        inherited = before.gather(1, parents[..., None].expand(-1, -1, length))
-        own = tokens.int() + (1 + (length - 1) * self.vocab_size)
-        return torch.cat([inherited, own[..., None]], 2).flatten(0, 1)
-
 
 @torch.inference_mode()
 def build_prefix_tables(decoder: StepDecoder, trie: Trie, budget: int) -> PrefixTables | None:
@@ -119,13 +101,12 @@ def build_prefix_tables(decoder: StepDecoder, trie: Trie, budget: int) -> Prefix
 def _prefix_blocks(tables: PrefixTables, trie: Trie, t: int, above: Tensor | None) -> Tensor:
     """int32 `[nodes, t + 1]`, the blocks of every node of level t."""
     if above is None:
-        return tables.extend(None, None, None, 1)
-    first, last = trie.level_offsets[t - 1 : t + 1].tolist()
+        return torch.zeros(1, 1, dtype=torch.int32, device=tables.pool.device)
+    first, last, end = trie.level_offsets[t - 1 : t + 2].tolist()
     counts = trie.child_offsets[first : last + 1].diff()
-    end = int(trie.level_offsets[t + 1])
     parents = torch.repeat_interleave(counts, output_size=end - last)
-    tokens = trie.child_tokens[last - 1 : end - 1].long()
-    return tables.extend(above, parents[None], tokens[None], 1)
+    own = trie.child_tokens[last - 1 : end - 1] + (1 + (t - 1) * tables.vocab_size)
+    return torch.cat([above[parents], own[:, None]], 1)
 
 
 def _node_rows(

@@ -95,14 +95,12 @@ class StepState:
         blocks: int32 `[B * M, L]`, the block table of the step's beams.
         tables: stand for the first layer's self-attention block; None where it is computed.
         first_block: the first block of the step.
-        prefix_blocks: int32 `[B * M, t + 1]`, the same for the prefix tables.
     """
 
     memory: StepMemory
     blocks: Tensor
     tables: PrefixTables | None = None
     first_block: int = 0
-    prefix_blocks: Tensor | None = None
 
 
 class StepLayer:
@@ -218,6 +216,7 @@ class StepDecoder:
         tokens: Tensor | None,
         t: int,
         nodes: Tensor | None = None,
+        prefixes: Tensor | None = None,
     ) -> Tensor:
         """Score the tokens of level t.
 
@@ -226,7 +225,9 @@ class StepDecoder:
             parents: int64 `[B, M]`, rows of the step before; None at t = 0, where M is 1.
             tokens: int64 `[B, M]`, tokens of level t - 1; None at t = 0.
             t: the level.
-            nodes: int64 `[B, M]`, the beams' trie nodes, -1 for a dead one; asked for by tables.
+            nodes: int64 `[B, M]`, the beams' trie nodes, -1 for a dead one; for tables, from t = 1.
+            prefixes: int32 `[B * M, L + 1]`, 0 and then `1 + j * V + token` of each level j before
+                t; for tables.
 
         Returns:
             Logits `[B, M, V]` in the loop's dtype.
@@ -237,7 +238,7 @@ class StepDecoder:
         delta = None
         for i, layer in enumerate(self.layers):
             if i == 0 and state.tables is not None:
-                x, query = self._look_up(state, parents, tokens, nodes, t)
+                x, query = self._look_up(state, tokens, t, nodes, prefixes)
             else:
                 x = self._embed(batch, tokens, t) if i == 0 else x
                 x, query = self._attend(i, layer, x, delta, state, t)
@@ -258,21 +259,18 @@ class StepDecoder:
     def _look_up(
         self,
         state: StepState,
-        parents: Tensor | None,
         tokens: Tensor | None,
-        nodes: Tensor,
         t: int,
+        nodes: Tensor,
+        prefixes: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Return what `_attend` of the first layer returns, from tables."""
         tables, batch = state.tables, len(state.memory.first_blocks)
+        if t >= len(tables.levels):
+            return self.first_block(self._embed(batch, tokens, t), tables, prefixes, t)
         if t == 0:
             nodes = torch.zeros(batch, 1, dtype=torch.int64, device=self.device)
-        if t < len(tables.levels):
-            if len(tables.levels) < self.config.num_levels:
-                state.prefix_blocks = tables.extend(state.prefix_blocks, parents, tokens, batch)
-            return tables.levels[t].of(nodes.flatten())
-        state.prefix_blocks = tables.extend(state.prefix_blocks, parents, tokens, batch)
-        return self.first_block(self._embed(batch, tokens, t), tables, state.prefix_blocks, t)
+        return tables.levels[t].of(nodes.flatten())
 
     def first_block(
         self, x: Tensor, tables: PrefixTables, blocks: Tensor, t: int
@@ -282,7 +280,7 @@ class StepDecoder:
         Args:
             x: `[rows, model_dim]`, the inputs.
             tables: queries, keys and values of all tokens.
-            blocks: int32 `[rows, t + 1]`, which of them each row's prefix is.
+            blocks: int32 `[rows, > t]`, which of them each row's prefix is.
             t: the level.
         """
         layer = self.layers[0]

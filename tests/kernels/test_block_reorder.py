@@ -40,6 +40,8 @@ TABLE, PARENTS = start_blocks(4, 3, "cpu"), torch.zeros(2, 5, dtype=torch.int64)
         ({"first_block": -1}, "got first_block -1"),
         ({"first_block": 2**31 - 10}, "blocks must be from 0"),
         ({"backend": "cuda"}, "backend must be"),
+        ({"own": PARENTS.int()}, r"own must be int64 \[2, 5\], got int32"),
+        ({"own": PARENTS[:, 1:]}, r"own must be int64 \[2, 5\], got int64 \[2, 4\]"),
     ],
 )
 def test_what_does_not_fit_is_refused(change, message):

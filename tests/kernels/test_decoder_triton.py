@@ -164,8 +164,9 @@ def test_an_operation_does_what_it_declares(name):
     """Its schema tells what it changes, and its fake kernel what it returns."""
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_static")
     arguments = [*operations()[name], "reference"]
-    if name.startswith("self_attention_paged"):
-        arguments.append(True)  # whether the block is kept
+    last = {"self_attention_paged": True, "self_attention_paged_fp8": True, "block_reorder": None}
+    if name in last:
+        arguments.append(last[name])  # whether the block is kept; blocks of their own
     torch.library.opcheck(
         getattr(torch.ops.grace, name).default, tuple(arguments), test_utils=checks
     )

@@ -26,7 +26,12 @@ def start_blocks(rows: int, max_length: int, device: torch.device | str) -> Tens
 
 
 def block_reorder(
-    table: Tensor, parents: Tensor, t: int, first_block: int, backend: str = "auto"
+    table: Tensor,
+    parents: Tensor,
+    t: int,
+    first_block: int,
+    backend: str = "auto",
+    own: Tensor | None = None,
 ) -> Tensor:
     """Give each beam of step t the blocks of its parent's prefix and a block of its own.
 
@@ -35,6 +40,8 @@ def block_reorder(
     pool with as many blocks as all steps have rows never runs short. One table serves all layers,
     each of which has a pool.
 
+    With `own` its block is `first_block + own[b, m]` instead, such as a token's.
+
     Args:
         table: int32 `[B * M_before, L]`, contiguous, of the step before. Not changed.
         parents: int64 `[B, M]`, which row of its request in the step before each beam continues;
@@ -42,6 +49,7 @@ def block_reorder(
         t: the step, from 1 to L - 1.
         first_block: the first block of step t.
         backend: `auto` (Triton on CUDA, else the reference), `triton` or `reference`.
+        own: int64 `[B, M]`, not negative, or None.
 
     Returns:
         int32 `[B * M, L]`; entries past t are -1.
@@ -65,23 +73,28 @@ def block_reorder(
         raise ValueError(f"t must be from 1 to {table.shape[1] - 1}, got {t}")
     if not 0 <= first_block < 2**31 - parents.numel():
         raise ValueError(f"blocks must be from 0 to 2^31 - 1, got first_block {first_block}")
+    if own is not None and (own.dtype != torch.int64 or own.shape != parents.shape):
+        raise ValueError(f"own must be int64 {list(parents.shape)}, got {form(own)}")
     chosen = triton_or_reference(backend, table)
     if runs_plain(chosen):
-        return block_reorder_reference(table, parents, t, first_block)
-    return torch.ops.grace.block_reorder(table, parents, t, first_block, chosen)
+        return block_reorder_reference(table, parents, t, first_block, own)
+    return torch.ops.grace.block_reorder(table, parents, t, first_block, chosen, own)
 
 
 @torch.library.custom_op("grace::block_reorder", mutates_args=())
 def _block_reorder(
-    table: Tensor, parents: Tensor, t: int, first_block: int, backend: str
+    table: Tensor, parents: Tensor, t: int, first_block: int, backend: str, own: Tensor | None
 ) -> Tensor:
     if backend == "reference":
-        return block_reorder_reference(table, parents, t, first_block)
+        return block_reorder_reference(table, parents, t, first_block, own)
     from grace.kernels.block_reorder.kernel import block_reorder_triton
 
-    return block_reorder_triton(table, parents.contiguous(), t, first_block)
+    own = None if own is None else own.contiguous()
+    return block_reorder_triton(table, parents.contiguous(), t, first_block, own)
 
 
 @_block_reorder.register_fake
-def _(table: Tensor, parents: Tensor, t: int, first_block: int, backend: str) -> Tensor:
+def _(
+    table: Tensor, parents: Tensor, t: int, first_block: int, backend: str, own: Tensor | None
+) -> Tensor:
     return table.new_empty((parents.numel(), table.shape[1]))

@@ -19,6 +19,8 @@ from benchmarks.decode.searches import (
 from benchmarks.decode.shape import Shape
 from benchmarks.decode.world import World
 
+PACE_MS = 30
+"""Between two batches: in about that time GRACE's service gathers the next 16 users (section 5)."""
 NO_TABLES = ", no tables"
 """Ends the name of a variant without prefix tables; a retriever on a GPU has them."""
 PAPER = (
@@ -98,10 +100,16 @@ def case_rows(
         median = float(np.median(times_ms))
         medians[variant.name] = median
         if variant.matching == "exact":
-            loop_ms = one.times(-(-replays // 4), matching=False)
+            loop_ms = one.times(-(-replays // 4), matching=False, warmup_ms=50)
             yield record.row(
                 case, variant.name, "latency, words there before", "ms",
                 **record.quantiles(loop_ms),
+            )  # fmt: skip
+        if case == "paper" and variant.tables:
+            paced_ms = one.times(-(-replays // 5), warmup_ms=50, every_ms=PACE_MS)
+            yield record.row(
+                case, variant.name, "latency at a pace", "ms", **record.quantiles(paced_ms),
+                counts={"every_ms": PACE_MS},
             )  # fmt: skip
         if variant.tables and variant.matching is not None and variant.precision == "bfloat16":
             yield record.row(

@@ -148,11 +148,18 @@ class Prepared:
         assert agree, f"{self.variant.name}: shares {share}, scores differ by {difference}"
         return share
 
-    def times(self, replays: int, matching: bool = True) -> list[float]:
+    def times(
+        self,
+        replays: int,
+        matching: bool = True,
+        warmup_ms: float = WARMUP_MS,
+        every_ms: float | None = None,
+    ) -> list[float]:
         """Milliseconds of each replay of the loop, an exact matcher's own work before it included.
 
         Args:
             matching: False for the loop alone, the exact matcher's words there before.
+            warmup_ms, every_ms: as `timing.event_times` takes them.
         """
         exact = matching and self.variant.matching == "exact"
         if self.device.type == "cpu":
@@ -167,7 +174,7 @@ class Prepared:
                 match_again(self.matcher)
             graph.replay()
 
-        return timing.event_times(run, replays, self.search._stream, WARMUP_MS)
+        return timing.event_times(run, replays, self.search._stream, warmup_ms, every_ms)
 
 
 def found_of(beams: Beams) -> Found:

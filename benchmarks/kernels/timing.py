@@ -83,17 +83,23 @@ def capture(run: Call, stream: torch.cuda.Stream | None = None) -> torch.cuda.CU
 
 
 def event_times(
-    run: Call, replays: int, stream: torch.cuda.Stream | None = None, warmup_ms: float = 5
+    run: Call,
+    replays: int,
+    stream: torch.cuda.Stream | None = None,
+    warmup_ms: float = 5,
+    every_ms: float | None = None,
 ) -> list[float]:
     """Milliseconds between an event before and one after each run, by the device's clock.
 
-    The host waits for none of them, so that it stays ahead of the device.
+    The host waits for none of them, so that it stays ahead of the device; unless they come at a
+    pace, when each finds an idle device, and what the host takes to launch it counts.
 
     Args:
         run: enqueues the work on the current stream, such as a graph's `replay`.
         replays: how often it is timed.
         stream: where it runs; a new one by default.
         warmup_ms: for how long it runs before, three times at least.
+        every_ms: the pace; by default one run follows the other.
     """
     stream = stream or torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -108,9 +114,13 @@ def event_times(
             for _ in range(replays)
         ]
         for start, end in events:
+            begun = time.perf_counter()
             start.record(stream)
             run()
             end.record(stream)
+            if every_ms is not None:
+                stream.synchronize()
+                time.sleep(max(begun + every_ms / 1e3 - time.perf_counter(), 0))
     torch.cuda.synchronize()
     return [start.elapsed_time(end) for start, end in events]
 

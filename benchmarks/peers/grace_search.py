@@ -14,6 +14,7 @@ from grace.index.trie import Trie
 from grace.model import DecodeBuffers, EncoderDecoder
 from grace.model.beam_cache import BeamCache
 from grace.model.step_decoder import StepDecoder
+from grace.retrieve.paths import TABLE_BYTES
 
 
 class ContextGenerator:
@@ -64,7 +65,11 @@ def captured(
     decoder = StepDecoder(model.decoder, model.config, weight.device, precision)
     plan = BeamPlan(tuple(widths), num_sids)
     num_context = model.config.num_context_tokens
-    search = StepSearch(decoder, trie.to(weight.device), None, plan, batch, num_context)
+    table_bytes = TABLE_BYTES if weight.is_cuda else 0  # as a retriever has them
+    search = StepSearch(
+        decoder, trie.to(weight.device), None, plan, batch, num_context,
+        table_bytes=table_bytes, buckets=(batch,),
+    )  # fmt: skip
 
     def run(context: Tensor) -> Found:
         beams = search.run(context)

@@ -144,7 +144,7 @@ def evaluate(
         bucket_bounds: ascending numbers of generated ads between buckets, such as the paper's
             `(5000, 10000)`; by default thirds of what all modes generated.
         fixed_ads: at how many generated ads the pass rate is compared.
-        device, precision: as `Retriever` takes them; `off` has no precision of its own.
+        device, precision: as `Retriever` takes them.
 
     Raises:
         DataError: if a request has no target, or one that is no ad id, or none is left to evaluate.
@@ -161,10 +161,7 @@ def evaluate(
     targets = find_targets(index, requests, held_out)
     plan = plan or full_plan(index.num_levels)
     retrievers = {
-        mode: Retriever(
-            index, model, plan, mode, device, precision="auto" if mode == "off" else precision
-        )
-        for mode in modes
+        mode: Retriever(index, model, plan, mode, device, precision=precision) for mode in modes
     }
     observations = {}
     for mode, retriever in retrievers.items():

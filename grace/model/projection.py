@@ -9,7 +9,7 @@ from grace.kernels.fp8_rows import Fp8Rows, add_rms_norm_fp8, quantize_rows, rms
 from grace.kernels.linear import gate_bound, linear, swiglu_linear, swiglu_linear_fp8
 from grace.kernels.tuning import choose
 
-LEAST_FP8_FLOPS = 2 * 4096 * 2048 * 1024
+LEAST_FP8_FLOPS = 2 * 512 * 6144 * 1024
 """Below this much work a product in E4M3 and the quantisation before it are slower than bfloat16
 (benchmarks/results/h200/linear.json, docs/fp8.md)."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import threading
 import time
@@ -21,7 +20,6 @@ from grace.decode import (
     ProtocolGenerator,
     StepSearch,
     beam_search,
-    check_sids,
 )
 from grace.errors import ConfigError
 from grace.index import Index
@@ -30,7 +28,8 @@ from grace.index.on_device import DeviceIndex
 from grace.index.rules import CompiledTargeting
 from grace.index.verdict import Verdict
 from grace.model import EncoderDecoder
-from grace.model.step_decoder import PRECISIONS, StepDecoder, takes_apart
+from grace.model.step_decoder import PRECISIONS, takes_apart
+from grace.retrieve.own_model import OwnModel, StepGenerator
 
 TABLE_BYTES = 2**31
 """Of prefix tables on a GPU: two levels of the paper's shape, 1 % of a data-centre card."""
@@ -130,11 +129,9 @@ class StepPath:
     """Grace's encoder-decoder inside the trie: steps over static memory, a graph on a GPU.
 
     Args:
-        model: the trained module. It is copied, encoder and decoder at the same moment, and stays
-            as and where it is: what becomes of it later changes no answer.
+        model: a copy.
         index: a version that the model fits.
-        device: where everything but the last filter runs.
-        precision: of the decoder, as `StepDecoder` takes it.
+        device: the model's, where everything but the last filter runs.
         matching: the mode, not `off`.
         plan: no wider than the trie.
         max_batch: the most requests of a batch.
@@ -143,33 +140,28 @@ class StepPath:
 
     def __init__(
         self,
-        model: EncoderDecoder,
+        model: OwnModel,
         index: Index,
         device: str,
-        precision: str,
         matching: str,
         plan: BeamPlan,
         max_batch: int,
         table_bytes: int,
     ):
-        check_sids(model.config, index)
-        self._index, self._device, self._features = index, device, model.features
-        self._encoder = copy.deepcopy(model.encoder).eval().to(device, torch.float32)
-        self._lock = threading.Lock()
+        self._model, self._lock = model, threading.Lock()
         if torch.device(device).type == "cpu":
             trie, self._matcher = index.trie, HostMatcher(index, matching, plan.widths)
         else:
             on_device = DeviceIndex(index, device, matching)
             trie, self._matcher = on_device.trie, on_device.matcher
-        decoder = StepDecoder(model.decoder, model.config, device, precision)
-        num_context = model.config.num_context_tokens
         self._search = StepSearch(
-            decoder, trie, self._matcher, plan, max_batch, num_context, table_bytes=table_bytes
-        )
+            model.steps, trie, self._matcher, plan, max_batch, model.num_context,
+            table_bytes=table_bytes,
+        )  # fmt: skip
 
     def check(self, features: dict) -> None:
         """See `Path`."""
-        self._features.check(features)
+        self._model.check(features)
 
     def search(
         self, features: Sequence[dict], targetings: Sequence[CompiledTargeting], trace: bool
@@ -181,9 +173,7 @@ class StepPath:
             with done.stage("match"):
                 done.verdict = self._matcher.start(targetings)
             with done.stage("prefill"):
-                inputs, unknown_items = self._features.encode(list(features), self._index)
-                inputs = {name: tensor.to(self._device) for name, tensor in inputs.items()}
-                context = self._encoder(inputs)
+                context, unknown_items = self._model.encode(features)
             with done.stage("decode"):
                 done.beams = self._search.run(context, trace=trace)
         done.unknown_items = unknown_items
@@ -205,7 +195,7 @@ def choose_path(
     Args:
         model: a checkpoint directory, an `EncoderDecoder`, another tensor-only core with `prefill`
             and `decode`, or an object with `start` and `step`.
-        precision: `auto`, or one of `PRECISIONS` for an `EncoderDecoder` inside the trie.
+        precision: `auto`, or one of `PRECISIONS` for an `EncoderDecoder`.
         table_bytes: of such a model's prefix tables; None for `TABLE_BYTES` on a GPU, 0 on a CPU.
 
     An `EncoderDecoder` is copied. One that somebody has changed, in a subclass or inside its
@@ -221,21 +211,20 @@ def choose_path(
 
         model = load_model(model, device)
     check_precision(precision)
-    own = isinstance(model, EncoderDecoder) and _is_unchanged(model)
-    if own and matching != "off":
+    if isinstance(model, EncoderDecoder) and _is_unchanged(model):
         if precision == "auto":
             precision = "float32" if torch.device(device).type == "cpu" else "bfloat16"
+        own = OwnModel(model, index, device, precision)
+        if matching == "off":
+            return GeneratorPath(StepGenerator(own, plan), index, device, matching, plan)
         if table_bytes is None:
             table_bytes = TABLE_BYTES if torch.device(device).type == "cuda" else 0
-        return StepPath(model, index, device, precision, matching, plan, max_batch, table_bytes)
+        return StepPath(own, index, device, matching, plan, max_batch, table_bytes)
     if precision not in ("auto", "float32"):
-        why = "matching 'off'" if matching == "off" else "a model of your own, or a changed one,"
         raise ConfigError(
-            f"precision must be auto or float32 for {why}, got {precision!r}; the others are for "
-            "Grace's own decoder inside the catalogue"
+            "precision must be auto or float32 for a model of your own, or a changed one, got "
+            f"{precision!r}; the others are for Grace's own decoder"
         )
-    if own:
-        model = copy.deepcopy(model).float()
     if hasattr(model, "prefill") and hasattr(model, "decode"):
         generator = CoreGenerator(model, index, device)
     elif hasattr(model, "start") and hasattr(model, "step"):

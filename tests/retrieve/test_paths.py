@@ -206,9 +206,24 @@ def test_a_wrong_precision(matching, value):
         Retriever(small_index(), small_model(), matching=matching, precision=value)
 
 
-def test_a_precision_that_mode_off_lacks():
-    with pytest.raises(ConfigError, match="auto or float32 for matching 'off', got 'float8'"):
-        Retriever(small_index(), small_model(), matching="off", precision="float8")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_mode_off_decodes_as_the_others_do(precision):
+    """As wide as there are SIDs of any kind: it finds what `valid` finds, with the same bits."""
+    index, model, requests = small_index(), small_model(), requests_of(3)
+    plans = {
+        "valid": BeamPlan(index.level_sizes[:-1], index.num_sids),
+        "off": BeamPlan((1, 5, 25), 125),
+    }
+    valid, off = (
+        Retriever(index, model, plan, matching, precision=precision, batch_size=1).retrieve(
+            requests
+        )
+        for matching, plan in plans.items()
+    )
+    for one, other in zip(valid, off, strict=True):
+        found = set(one.sids)
+        assert len(found) == index.num_sids
+        assert found <= set(other.sids)
 
 
 @pytest.mark.parametrize("value", [None, 5, ["cpu"]])

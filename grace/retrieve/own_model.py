@@ -1,0 +1,82 @@
+"""Grace's encoder-decoder as retrieval runs it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from grace.decode import BeamPlan, check_sids
+from grace.decode.generator import Prefill
+from grace.index import Index
+from grace.kernels.logsumexp import logsumexp
+from grace.model import EncoderDecoder
+from grace.model.step_decoder import StepDecoder, StepState
+
+
+class OwnModel:
+    """A copy of Grace's encoder-decoder as retrieval runs it: what became features, what steps.
+
+    Args:
+        model: the trained module. It is copied, encoder and decoder at the same moment, and stays
+            as and where it is: what becomes of it later changes no answer.
+        index: a version that the model fits.
+        device: where it runs.
+        precision: of the decoder, as `StepDecoder` takes it.
+
+    Attributes:
+        steps: the decoder.
+        num_context: T.
+    """
+
+    def __init__(self, model: EncoderDecoder, index: Index, device: str, precision: str):
+        check_sids(model.config, index)
+        self._index, self._device, self._features = index, device, model.features
+        self._encoder = copy.deepcopy(model.encoder).eval().to(device, torch.float32)
+        self.steps = StepDecoder(model.decoder, model.config, device, precision)
+        self.num_context = model.config.num_context_tokens
+
+    def check(self, features: dict) -> None:
+        """Raise RequestError if one request's features cannot be read."""
+        self._features.check(features)
+
+    def encode(self, features: Sequence[dict]) -> tuple[Tensor, list[int]]:
+        """Return contexts `[B, T, model_dim]`, and how many items of each the index lacks."""
+        inputs, unknown_items = self._features.encode(list(features), self._index)
+        inputs = {name: tensor.to(self._device) for name, tensor in inputs.items()}
+        return self._encoder(inputs), unknown_items
+
+
+class StepGenerator:
+    """Grace's encoder-decoder as a `Generator`: the same steps, called one by one.
+
+    Args:
+        model: a copy.
+        plan: at least as wide as any search.
+    """
+
+    def __init__(self, model: OwnModel, plan: BeamPlan):
+        self._model, self._plan = model, plan
+
+    def check(self, features: dict) -> None:
+        """See `Generator`."""
+        self._model.check(features)
+
+    def start(self, features: Sequence[dict]) -> Prefill:
+        """See `Generator`; each batch has memory of its own."""
+        context, unknown_items = self._model.encode(features)
+        steps = self._model.steps
+        memory = steps.memory(len(features), self._plan.widths, self._model.num_context)
+        steps.load(memory, context)
+        return Prefill(steps.start(memory), unknown_items)
+
+    def step(
+        self, state: StepState, parents: Tensor | None, tokens: Tensor | None, t: int
+    ) -> tuple[Tensor, Tensor]:
+        """See `Generator`."""
+        steps = self._model.steps
+        rows = (None if x is None else x.to(steps.device) for x in (parents, tokens))
+        columns = steps.step(state, *rows, t).float()
+        return columns, logsumexp(columns)

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from grace.kernels.self_attention import self_attention, self_attention_fused
-from grace.model.step_decoder import StepDecoder, StepMemory, StepState
+from grace.model.step_decoder import StepDecoder
+from grace.model.step_memory import StepMemory, StepState
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from grace.decode.step_search import StepSearch
 from grace.kernels.fp8_rows import Fp8Rows, quantize_rows
 from grace.kernels.linear import linear
 from grace.model.projection import Projection
-from grace.model.step_decoder import StepDecoder, StepState
+from grace.model.step_decoder import StepDecoder
+from grace.model.step_memory import StepState
 
 PARTS = {
     "qkv": "qkv", "self_output": "self output", "cross_query": "cross query",

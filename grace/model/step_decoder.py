@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +28,7 @@ from grace.model.decoder import Decoder, DecoderLayer
 from grace.model.layers import Attention, SwiGLU
 from grace.model.prefix_tables import PrefixTables
 from grace.model.projection import Projection
+from grace.model.step_memory import StepMemory, StepState
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float8": torch.bfloat16}
 """The dtype in which each precision keeps what is not quantised."""
@@ -47,60 +47,6 @@ def takes_apart(decoder: nn.Module) -> bool:
         type(module) in KNOWN_MODULES and not (module._forward_hooks or module._forward_pre_hooks)
         for module in decoder.modules()
     )
-
-
-@dataclass(frozen=True)
-class StepMemory:
-    """Memory of one search at a time, for up to B requests; a smaller batch uses the front of it.
-
-    Attributes:
-        context: per layer `[B, T, 2, H, D]`, cross-attention keys and values of each request.
-        lengths: int32 `[B]`, how many of the T context tokens a request has; None where all T.
-        pools: per layer `[blocks, 2, H, D]`, a block a beam and step, but for the last step.
-        first_blocks: int32 `[B, L]`, the block table of step 0.
-        widths: beams a request entering each step.
-        value_scales: per layer float32 `[B]`, scales of cross-attention's rows in E4M3; none where
-            they never are.
-    """
-
-    context: list[Tensor]
-    lengths: Tensor | None
-    pools: list[Tensor]
-    first_blocks: Tensor
-    widths: tuple[int, ...]
-    value_scales: list[Tensor]
-
-    @property
-    def num_bytes(self) -> int:
-        """Its size."""
-        tensors = [*self.context, *self.pools, self.first_blocks, *self.value_scales]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-    def front(self, batch: int) -> StepMemory:
-        """Views for a smaller batch."""
-        lengths = None if self.lengths is None else self.lengths[:batch]
-        context = [layer[:batch] for layer in self.context]
-        scales = [layer[:batch] for layer in self.value_scales]
-        return StepMemory(
-            context, lengths, self.pools, self.first_blocks[:batch], self.widths, scales
-        )
-
-
-@dataclass
-class StepState:
-    """A search under way.
-
-    Attributes:
-        memory: where keys and values are.
-        blocks: int32 `[B * M, L]`, the block table of the step's beams.
-        tables: stand for the first layer's self-attention block; None where it is computed.
-        first_block: the first block of the step.
-    """
-
-    memory: StepMemory
-    blocks: Tensor
-    tables: PrefixTables | None = None
-    first_block: int = 0
 
 
 class StepLayer:

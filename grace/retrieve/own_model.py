@@ -10,10 +10,12 @@ from torch import Tensor
 
 from grace.decode import BeamPlan, check_sids
 from grace.decode.generator import Prefill
+from grace.errors import ConfigError
 from grace.index import Index
 from grace.kernels.logsumexp import logsumexp
 from grace.model import EncoderDecoder
-from grace.model.step_decoder import StepDecoder, StepState
+from grace.model.step_decoder import StepDecoder
+from grace.model.step_memory import StepState
 
 
 class OwnModel:
@@ -26,6 +28,10 @@ class OwnModel:
         device: where it runs.
         precision: of the decoder, as `StepDecoder` takes it.
 
+    Raises:
+        ConfigError: if the device is neither a CPU nor a CUDA device, or has too little memory.
+        ModelError: if the model does not fit the index.
+
     Attributes:
         steps: the decoder.
         num_context: T.
@@ -34,8 +40,17 @@ class OwnModel:
     def __init__(self, model: EncoderDecoder, index: Index, device: str, precision: str):
         check_sids(model.config, index)
         self._index, self._device, self._features = index, device, model.features
-        self._encoder = copy.deepcopy(model.encoder).eval().to(device, torch.float32)
-        self.steps = StepDecoder(model.decoder, model.config, device, precision)
+        if torch.device(device).type not in ("cpu", "cuda"):
+            raise ConfigError(f"device must be cpu or cuda for Grace's own model, got {device!r}")
+        try:
+            self._encoder = copy.deepcopy(model.encoder).eval().to(device, torch.float32)
+            self.steps = StepDecoder(model.decoder, model.config, device, precision)
+        except torch.OutOfMemoryError:
+            free, _ = torch.cuda.mem_get_info(device)
+            raise ConfigError(
+                f"device: the model's weights do not fit on {device}, {free / 1e9:.2f} GB are "
+                "free; end what else uses its memory, or use device 'cpu'"
+            ) from None
         self.num_context = model.config.num_context_tokens
 
     def check(self, features: dict) -> None:

@@ -92,6 +92,9 @@ class Retriever:
                 "at"?: ISO 8601 time with its zone (now if absent), "top_k"?: int}`.
             trace: whether results tell how many beams each step spent and how long stages took.
         """
+        if isinstance(requests, dict | str | bytes):
+            kind = type(requests).__name__
+            raise TypeError(f"requests must be a sequence of requests, got one {kind}")
         results: list[Result | None] = [None] * len(requests)
         accepted: list[tuple[int, Request]] = []
         for position, raw in enumerate(requests):

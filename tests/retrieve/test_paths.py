@@ -18,6 +18,7 @@ from grace.errors import ConfigError
 from grace.index import MATCHERS
 from grace.model import EncoderDecoder
 from grace.retrieve import Retriever
+from grace.retrieve.own_model import OwnModel
 from grace.retrieve.paths import GeneratorPath, StepPath
 
 MODES = [matching for matching in MATCHERS if matching != "off"]
@@ -329,3 +330,25 @@ def test_a_failed_capture_is_captured_again(monkeypatch):
     search._capture_all()
     assert search._generation == search.matcher.generation
     assert captured == [2, 1, 2, 1]
+
+
+@pytest.mark.parametrize("requests", [{"id": 1}, "abc", b"abc"])
+def test_one_request_is_no_sequence_of_them(requests):
+    retriever = Retriever(small_index(), small_model())
+    with pytest.raises(TypeError, match="requests must be a sequence of requests, got one "):
+        retriever.retrieve(requests)
+
+
+def test_a_device_that_own_models_do_not_know():
+    with pytest.raises(ConfigError, match=r"device must be cpu or cuda .*, got 'meta'"):
+        OwnModel(small_model(), small_index(), "meta", "float32")
+
+
+def test_weights_that_do_not_fit(monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("grace.retrieve.own_model.StepDecoder", full)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3 * 10**8, 10**9))
+    with pytest.raises(ConfigError, match=r"weights do not fit on cpu, 0\.30 GB are free"):
+        OwnModel(small_model(), small_index(), "cpu", "float32")

@@ -234,7 +234,7 @@ def rank_candidates(
     place = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     key = tl.load(kept + place, mask=place < total, other=NOTHING)
     beam = tl.load(kept_beams + place, mask=place < total, other=0)
-    rank = tl.zeros((ROWS,), tl.int32)
+    better = tl.zeros((ROWS, COLS), tl.int32)  # summed once, since sums cross threads
     begin = 0
     while begin < total:
         other = begin + tl.arange(0, COLS)
@@ -242,8 +242,9 @@ def rank_candidates(
         owners = tl.load(kept_beams + other, mask=other < total, other=0)[None, :]
         # Equal keys only where two beams hold one node, which no search does.
         twin = (others == key[:, None]) & (owners < beam[:, None])
-        rank += tl.sum(((others > key[:, None]) | twin).to(tl.int32), 1)
+        better += ((others > key[:, None]) | twin).to(tl.int32)
         begin += COLS
+    rank = tl.sum(better, 1)
     live = (place < total) & (rank < width)
     node = LAST_NODE - (key & LAST_NODE)
     ordered = (key >> 32).to(tl.int32)

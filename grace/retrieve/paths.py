@@ -28,7 +28,8 @@ from grace.index.on_device import DeviceIndex
 from grace.index.rules import CompiledTargeting
 from grace.index.verdict import Verdict
 from grace.model import EncoderDecoder
-from grace.model.step_decoder import PRECISIONS, takes_apart
+from grace.model.step_decoder import PRECISIONS
+from grace.model.step_layer import can_be_packed
 from grace.retrieve.own_model import OwnModel, StepGenerator
 
 TABLE_BYTES = 2**31
@@ -256,4 +257,4 @@ def _is_unchanged(model: EncoderDecoder) -> bool:
         getattr(getattr(model, name), "__func__", None) is getattr(EncoderDecoder, name)
         for name in methods
     )
-    return same and takes_apart(model.decoder)
+    return same and can_be_packed(model.decoder)

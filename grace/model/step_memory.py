@@ -30,8 +30,9 @@ class StepMemory:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all of it but the lengths."""
+        """Bytes of all of it."""
         tensors = [*self.context, *self.pools, self.first_blocks, *self.value_scales]
+        tensors += [] if self.lengths is None else [self.lengths]
         return sum(tensor.nbytes for tensor in tensors)
 
     def front(self, batch: int) -> StepMemory:

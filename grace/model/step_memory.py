@@ -16,7 +16,8 @@ class StepMemory:
     Attributes:
         context: per layer `[B, T, 2, H, D]`, cross-attention keys and values of each request.
         lengths: int32 `[B]`, how many of the T context tokens a request has; None where all T.
-        pools: per layer `[blocks, 2, H, D]`, a block a beam and step, but for the last step.
+        pools: per layer `[blocks, 2, H, D]`, a block a beam and step, but for the last step, after
+            which nobody attends.
         first_blocks: int32 `[B, L]`, the block table of step 0.
         value_scales: per layer float32 `[B]`, scales of cross-attention's rows in E4M3; none where
             they never are.

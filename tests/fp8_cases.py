@@ -6,12 +6,12 @@ The oracle is the same mathematics in float64: a value may be off by half a step
 import torch
 from attention_cases import Draw, poisoned
 
-from grace.kernels.fp8_rows import add_rms_norm_fp8, quantize_rows, rms_norm_fp8, swiglu_fp8
+from grace.kernels.fp8_rows import add_rms_norm_fp8, quantize_rows, rms_norm_fp8
 
 EPS = 1e-5
 LEAST = 2.0**-9  # of E4M3
 BOUND = 5.0  # of some weight
-KERNELS = ("quantize_rows", "rms_norm_fp8", "add_rms_norm_fp8", "swiglu_fp8")
+KERNELS = ("quantize_rows", "rms_norm_fp8", "add_rms_norm_fp8")
 
 
 def mend_interpreter():
@@ -36,8 +36,6 @@ def mend_interpreter():
 
 def inputs(name, draw, rows, dim):
     """What a kernel that gives `[rows, dim]` takes, without eps and backend."""
-    if name == "swiglu_fp8":
-        return (draw.normal(rows, 2 * dim),)
     tensors = (draw.normal(rows, dim), draw.normal(rows, dim), draw.normal(dim))
     return {"quantize_rows": tensors[:1], "rms_norm_fp8": tensors[::2]}.get(name, tensors)
 
@@ -46,8 +44,6 @@ def run(name, tensors, backend="auto", bound=None):
     """Return the rows, and the sum or None; a norm gives gated scales where there is a bound."""
     if name == "quantize_rows":
         return quantize_rows(*tensors, backend), None
-    if name == "swiglu_fp8":
-        return swiglu_fp8(*tensors, backend), None
     if name == "rms_norm_fp8":
         return rms_norm_fp8(*tensors, EPS, backend, bound), None
     return add_rms_norm_fp8(*tensors, EPS, backend, bound)
@@ -61,9 +57,6 @@ def exact(name, tensors):
     x = x.double()
     if name == "quantize_rows":
         return x
-    if name == "swiglu_fp8":
-        gate, up = x[:, 0::2], x[:, 1::2]
-        return gate * torch.sigmoid(gate) * up
     return x / (x.square().mean(1, keepdim=True) + EPS).sqrt() * others[-1].double()
 
 

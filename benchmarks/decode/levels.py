@@ -56,7 +56,7 @@ class Dense(StepDecoder):
             config.head_dim,
         )  # fmt: skip
         caches = tuple(torch.zeros(sizes, dtype=self.dtype, device=self.device) for _ in range(2))
-        return DenseMemory(**{**vars(paged), "widths": tuple(widths)}, caches=caches, copies=())
+        return DenseMemory(**vars(paged), caches=caches, copies=())
 
     def start(self, memory: DenseMemory) -> DenseState:
         """Begin in the first of the two caches."""

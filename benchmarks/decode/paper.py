@@ -10,6 +10,7 @@ from benchmarks import record
 from benchmarks.decode.cost import flops_in_tables, flops_per_request
 from benchmarks.decode.searches import (
     Plain,
+    Prepared,
     Variant,
     free_memory,
     latency_rows,
@@ -83,46 +84,61 @@ def case_rows(
         plain[matching] = path.find(world.trie_there, matcher, requests, context)
         del path
         free_memory(device)
-    counts = {"sids": world.trie.level_sizes[-1]}
     medians: dict[str, float] = {}
     for variant in chosen:
         note(f"{case}: {variant.name}")
         one = prepared(world, shape, variant, decoder, context)
         share = one.check(plain[variant.matching])
-        references = REFERENCES.get((case, variant.name), {})
         times_ms = one.times(replays)
+        medians[variant.name] = float(np.median(times_ms))
+        counts = {"sids": world.trie.level_sizes[-1], **computed(one)}
+        references = REFERENCES.get((case, variant.name), {})
+        yield from latency_rows(case, variant.name, shape, times_ms, counts, references)
+        yield from other_latency_rows(case, one, replays)
+        yield from difference_rows(case, variant, medians)
         tables = one.search.tables
-        computed = flops_per_request(shape.config, shape.plan.widths)
-        if tables is not None:
-            computed -= flops_in_tables(shape.config, shape.plan.widths, len(tables.levels))
-        sizes = counts | {"computed_gflop_per_request": round(computed / 1e9, 3)}
-        yield from latency_rows(case, variant.name, shape, times_ms, sizes, references)
-        median = float(np.median(times_ms))
-        medians[variant.name] = median
-        if variant.matching == "exact":
-            loop_ms = one.times(-(-replays // 4), matching=False, warmup_ms=50)
-            yield record.row(
-                case, variant.name, "latency, words there before", "ms",
-                **record.quantiles(loop_ms),
-            )  # fmt: skip
-        if case == "paper" and variant.tables:
-            paced_ms = one.times(-(-replays // 5), warmup_ms=50, every_ms=PACE_MS)
-            yield record.row(
-                case, variant.name, "latency at a pace", "ms", **record.quantiles(paced_ms),
-                counts={"every_ms": PACE_MS},
-            )  # fmt: skip
-        if variant.tables and variant.matching is not None and variant.precision == "bfloat16":
-            yield record.row(
-                case, variant.name, "added latency", "ms", max(median - medians["no-matching"], 0),
-                reference=references.get("added latency"),
-            )  # fmt: skip
         if tables is not None:
             levels = {"levels": len(tables.levels)}
             yield record.row(case, variant.name, "tables", "bytes", tables.num_bytes, counts=levels)
-        without = variant.name + NO_TABLES
-        if without in medians:
-            saved = max(medians[without] - median, 0.0)
-            yield record.row(case, variant.name, "saved latency", "ms", saved)
         yield record.row(case, variant.name, "overlap with float32", "rate", share)
-        del one
+        del one, tables
         free_memory(device)
+
+
+def computed(one: Prepared) -> dict[str, float]:
+    """What of the model's operations a search computes, its tables' share taken off."""
+    config, widths, tables = one.shape.config, one.shape.plan.widths, one.search.tables
+    flops = flops_per_request(config, widths)
+    if tables is not None:
+        flops -= flops_in_tables(config, widths, len(tables.levels))
+    return {"computed_gflop_per_request": round(flops / 1e9, 3)}
+
+
+def other_latency_rows(case: str, one: Prepared, replays: int) -> Iterator[dict]:
+    """Rows of the loop without the exact matcher's work, and of batches that come at a pace."""
+    variant = one.variant
+    if variant.matching == "exact":
+        loop_ms = one.times(-(-replays // 4), matching=False, warmup_ms=50)
+        yield record.row(
+            case, variant.name, "latency, words there before", "ms", **record.quantiles(loop_ms)
+        )
+    if case == "paper" and variant.tables:
+        paced_ms = one.times(-(-replays // 5), warmup_ms=50, every_ms=PACE_MS)
+        yield record.row(
+            case, variant.name, "latency at a pace", "ms", **record.quantiles(paced_ms),
+            counts={"every_ms": PACE_MS},
+        )  # fmt: skip
+
+
+def difference_rows(case: str, variant: Variant, medians: dict[str, float]) -> Iterator[dict]:
+    """Rows of what matching adds and what tables save, as far as the other variant is measured."""
+    median = medians[variant.name]
+    if variant.tables and variant.matching is not None and variant.precision == "bfloat16":
+        yield record.row(
+            case, variant.name, "added latency", "ms", max(median - medians["no-matching"], 0),
+            reference=REFERENCES.get((case, variant.name), {}).get("added latency"),
+        )  # fmt: skip
+    without = variant.name + NO_TABLES
+    if without in medians:
+        saved = max(medians[without] - median, 0.0)
+        yield record.row(case, variant.name, "saved latency", "ms", saved)

@@ -58,7 +58,7 @@ class Marks:
 
 
 class MarkedProjection:
-    """A projection that marks each product; an input's quantisation counts as part of it."""
+    """A projection that marks each product."""
 
     def __init__(self, projection: Projection, name: str, marks: Marks):
         self._projection, self._name, self._marks = projection, name, marks
@@ -68,11 +68,11 @@ class MarkedProjection:
         self._marks(self._name)
         return self._projection(x)
 
-    def swiglu(self, x: Tensor | Fp8Rows) -> Tensor:
+    def swiglu(self, x: Tensor | Fp8Rows) -> Tensor | Fp8Rows:
         self._marks(self._name)
         return self._projection.swiglu(x)
 
-    def add_to(self, stream: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    def add_to(self, stream: Tensor, x: Tensor | Fp8Rows) -> tuple[Tensor, Tensor | None]:
         self._marks(self._name)
         return self._projection.add_to(stream, x)
 

@@ -8,6 +8,7 @@ from benchmarks.kernels import (
     bench_cross_attention,
     bench_elementwise,
     bench_fp8_rows,
+    bench_gather_rows,
     bench_linear,
     bench_reorder,
     bench_self_attention,
@@ -19,6 +20,7 @@ BENCHMARKS = {
     "reorder": bench_reorder,
     "elementwise": bench_elementwise,
     "fp8_rows": bench_fp8_rows,
+    "gather_rows": bench_gather_rows,
     "linear": bench_linear,
 }
 SMALL = ["--batch=2", "--heads=2", "--kv-heads=2", "--head-dim=32", "--beams=8", "--replays=3"]

@@ -22,7 +22,6 @@ from grace.kernels.fp8_rows import (
     add_rms_norm_fp8,
     quantize_rows,
     rms_norm_fp8,
-    swiglu_fp8,
 )
 from grace.kernels.fp8_rows import reference as plain
 from grace.kernels.rms_norm import add_rms_norm, rms_norm
@@ -51,7 +50,6 @@ def kernels(rows: int, options: argparse.Namespace) -> dict[str, list[tuple[int,
         "quantize_rows": [wide],
         "rms_norm_fp8": [narrow, narrow[1:]],
         "add_rms_norm_fp8": [narrow, narrow, narrow[1:]],
-        "swiglu_fp8": [(rows, 2 * wide[1])],
     }
 
 
@@ -106,10 +104,6 @@ VARIANTS: dict[str, dict[str, Callable[..., tuple[Tensor, ...]]]] = {
         "torch": lambda *tensors: plain.add_rms_norm_fp8_reference(*tensors, EPS),
         "apart": apart_added,
         "ours": ours_added,
-    },
-    "swiglu_fp8": {
-        "torch": plain.swiglu_fp8_reference,
-        "ours": lambda gate_up: pair(swiglu_fp8(gate_up)),
     },
 }
 

@@ -1,4 +1,4 @@
-"""Beam search over SIDs for a batch of requests, inside the trie or without it."""
+"""Beam search with any generator for a batch of requests, inside the trie or without it."""
 
 from __future__ import annotations
 

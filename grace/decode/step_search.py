@@ -32,9 +32,10 @@ BUCKETS = (1, 2, 4, 8, 16, 32)
 class StepSearch:
     """Beam search over a trie for up to `max_batch` requests at a time.
 
-    On a CUDA device each bucket's L steps are one graph, captured here and replayed by `run`. All
-    buckets share their memory: they run one after the other, on a stream of their own. One search
-    runs at a time; further callers wait. Two of them at once need two objects.
+    On a CUDA device each bucket's L steps are one graph, captured here, replayed by `run`, and
+    captured anew where the matcher's memory has moved. Buckets share contexts, keys, values and
+    workspace: they run one after the other, on a stream of the search's own. One search runs at a
+    time; further callers wait. Two of them at once need two objects.
 
     Args:
         decoder: the model's steps.
@@ -97,6 +98,7 @@ class StepSearch:
 
         Raises:
             ValueError: if there are no requests, or more than `max_batch`.
+            ConfigError: if graphs have to be captured anew and the device has too little memory.
         """
         batch = len(context)
         if not 1 <= batch <= self.max_batch:
@@ -120,19 +122,14 @@ class StepSearch:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of contexts, beams and selections; without what the steps hold in between.
+        """Bytes of contexts, keys, values, beams and selections, the last batch's on a CPU.
 
-        On a CPU it is that of the last batch.
+        Tables are not in it, nor what the steps hold in between.
         """
         if not self._buffers:
             return 0
-        buffers = self._buffers[max(self._buffers)]
-        tensors = [buffers.scores, buffers.logsumexp, buffers.sids]
-        return (
-            self._memory.num_bytes
-            + self._workspace.num_bytes
-            + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        )
+        beams = sum(buffers.num_bytes for buffers in self._buffers.values())
+        return self._memory.num_bytes + self._workspace.num_bytes + beams
 
     def _allocate(self, batch: int) -> None:
         steps = zip(self.plan.widths, (*self.plan.widths[1:], self.plan.num_sids),

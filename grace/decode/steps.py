@@ -39,14 +39,14 @@ class Entering:
 
 @dataclass(frozen=True)
 class StepBuffers:
-    """What B requests' steps write, in place; widths W_0..W_{L-1} enter, K = W_L SIDs are left.
+    """What B requests' steps write, in place: M_t beams enter step t, K SIDs are left.
 
     Scores and normalisers of all steps lie in one piece each, step by step, so that one comparison
     finds what is wrong with any of them.
 
     Attributes:
-        widths: W_0..W_L.
-        scores: float32, of what enters each step and of the SIDs: `B * W_t` numbers a step, and
+        widths: M_0..M_{L-1}, K.
+        scores: float32, of what enters each step and of the SIDs: `B * M_t` numbers a step, and
             what aligns the next (`step_views`).
         logsumexp: float64, likewise, but for the SIDs.
         root: int64 `[B, 1]`, 0 for a request that may enter the trie, else -1.
@@ -92,14 +92,21 @@ class StepBuffers:
         """B."""
         return len(self.root)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all of it; the scores in `chosen` are views."""
+        tensors = [self.scores, self.logsumexp, self.root, self.start, self.sids]
+        tensors += [x for step in self.chosen for x in (step.parents, step.tokens, step.nodes)]
+        return sum(tensor.nbytes for tensor in tensors)
+
     def entering(self, t: int) -> tuple[Tensor, Tensor]:
-        """Nodes int64 and scores float32 of the beams that enter step t, each `[B, W_t]`."""
+        """Return nodes int64 and scores float32 of the beams that enter step t, each `[B, M_t]`."""
         if t == 0:
             return self.root, step_views(self.scores, self.batch, self.widths)[0]
         return self.chosen[t - 1].nodes, self.chosen[t - 1].scores
 
     def normalisers(self, t: int) -> Tensor:
-        """float64 `[B, W_t]`."""
+        """Return float64 `[B, M_t]`, those of step t."""
         return step_views(self.logsumexp, self.batch, self.widths[:-1])[t]
 
     def tokens(self, sids: Tensor, vocab_size: int) -> Tensor:
@@ -174,7 +181,7 @@ def run_steps(
 
 
 def step_views(flat: Tensor, batch: int, widths: Sequence[int]) -> list[Tensor]:
-    """Return the `[B, W_t]` of each step in a piece of memory."""
+    """Return the `[B, M_t]` of each step in a piece of memory."""
     views, start = [], 0
     for width in widths:
         views.append(flat[start : start + batch * width].view(batch, width))

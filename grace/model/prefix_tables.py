@@ -123,6 +123,6 @@ def _node_rows(
     for start in range(0, len(blocks), CHUNK):
         some = slice(start, start + CHUNK)
         chunk = blocks[some].contiguous()
-        stream, query = decoder.first_block(inputs.index_select(0, chunk[:, t]), tables, chunk, t)
+        stream, query = decoder.attend_tables(inputs.index_select(0, chunk[:, t]), tables, chunk, t)
         rows.stream[some], rows.query[some] = stream, query
     return rows

@@ -1,4 +1,8 @@
-"""A linear layer's weight as the decode loop uses it: in its dtype, and in E4M3 where asked."""
+"""A linear layer's weight as the decode loop uses it: in its dtype, and in E4M3 where asked.
+
+The form of an input says in which of the two its product is; `takes_fp8` says which one it should
+have. No input is quantised here.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ ADDITIONS = ["later", "at once"]  # to the residual stream
 
 
 class Projection:
-    """One weight `[N, K]`, and which form of its input it wants.
+    """One weight `[N, K]`, and which form of its input it wants: `[rows, K]`.
 
     Args:
         weight: `[N, K]`, any floating dtype.
@@ -60,12 +64,14 @@ class Projection:
         of its configurations can, but the norm that follows reads and writes less. The two are
         measured together, at the first call of a shape.
 
+        Args:
+            stream: `[rows, N]`, of the products' dtype.
+            x: `[rows, K]` of that dtype, or FP8 rows.
+
         Returns:
             The stream, which may be the old one, overwritten, and what is still to be added to it,
             or None.
         """
-        if isinstance(x, Tensor) and self.takes_fp8(len(x)):
-            x = quantize_rows(x)
         if isinstance(x, Tensor):
             return stream.addmm_(x, self.weight.t()), None
         shape = (1 << (len(stream) - 1).bit_length(), *self.weight.shape)

@@ -9,13 +9,12 @@ import copy
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from grace.errors import ConfigError
 from grace.kernels.block_reorder import block_reorder, start_blocks
 from grace.kernels.cross_attention import cross_attention, cross_attention_fp8, value_scales
 from grace.kernels.fp8_rows import Fp8Rows, add_rms_norm_fp8, rms_norm_fp8
-from grace.kernels.linear import equalise_gates, interleave_gate_up
 from grace.kernels.rms_norm import add_rms_norm, rms_norm
 from grace.kernels.self_attention import (
     self_attention_from_table,
@@ -24,52 +23,14 @@ from grace.kernels.self_attention import (
     self_attention_paged_fp8,
 )
 from grace.model.config import ModelConfig
-from grace.model.decoder import Decoder, DecoderLayer
-from grace.model.layers import Attention, SwiGLU
+from grace.model.decoder import Decoder
 from grace.model.prefix_tables import PrefixTables
 from grace.model.projection import Projection
+from grace.model.step_layer import StepLayer, norm_weight
 from grace.model.step_memory import StepMemory, StepState
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float8": torch.bfloat16}
 """The dtype in which each precision keeps what is not quantised."""
-KNOWN_MODULES = frozenset({
-    Decoder, DecoderLayer, Attention, SwiGLU, nn.ModuleList, nn.Linear, nn.Embedding, nn.RMSNorm,
-    nn.Dropout,
-})  # fmt: skip
-
-
-def takes_apart(decoder: nn.Module) -> bool:
-    """Whether steps over its weights compute what a module computes.
-
-    They do not where something in it was replaced, such as by an adapter, or has hooks.
-    """
-    return all(
-        type(module) in KNOWN_MODULES and not (module._forward_hooks or module._forward_pre_hooks)
-        for module in decoder.modules()
-    )
-
-
-class StepLayer:
-    """The weights of one decoder layer, laid out for steps."""
-
-    def __init__(self, layer: DecoderLayer, dtype: torch.dtype, fp8: bool):
-        attention, cross = layer.self_attention, layer.cross_attention
-        qkv = torch.cat([attention.query.weight, attention.key_value.weight])
-        self.self_norm = _norm_weight(layer.self_norm, dtype)
-        self.qkv = Projection(qkv, dtype, fp8)
-        self.self_output = Projection(attention.output.weight, dtype, fp8)
-        self.cross_norm = _norm_weight(layer.cross_norm, dtype)
-        self.cross_query = Projection(cross.query.weight, dtype, fp8)
-        self.cross_output = Projection(cross.output.weight, dtype, fp8)
-        self.context = Projection(cross.key_value.weight, dtype, False)
-        self.ffn_norm = _norm_weight(layer.feed_forward_norm, dtype)
-        down = layer.feed_forward.down.weight.detach()
-        gate_up = interleave_gate_up(layer.feed_forward.gate_up.weight.detach())
-        if fp8:
-            gate_up, down = equalise_gates(gate_up, down)
-        self.gate_up = Projection(gate_up, dtype, fp8)
-        self.gate_bound = self.gate_up.gate_bound()
-        self.down = Projection(down, dtype, fp8)
 
 
 class StepDecoder:
@@ -80,8 +41,16 @@ class StepDecoder:
         config: its sizes.
         device: where steps run: a CUDA device through the fast kernels, a CPU through their
             references.
-        precision: one of `PRECISIONS`. `float8` is bfloat16 with E4M3 products where they pay;
-            softmax, norms, sums and logits are float32 in all of them.
+        precision: one of `PRECISIONS`. `float8` is bfloat16 with E4M3 products where they pay. In
+            all of them softmax, norms and sums are float32, and a result is rounded to the dtype,
+            logits too.
+
+    Attributes:
+        config, precision, device: as given.
+        dtype: of the stream, of keys and values, and of logits.
+        layers: a `StepLayer` each.
+        inputs: per position the embeddings of its tokens, `[1, model_dim]` and then
+            `[V, model_dim]`, the position's own added.
 
     Raises:
         ConfigError: if there is no such precision.
@@ -100,7 +69,7 @@ class StepDecoder:
         decoder = copy.deepcopy(decoder).to(self.device, torch.float32)
         self.eps = decoder.output_norm.eps or torch.finfo(torch.float32).eps
         self.layers = [StepLayer(layer, self.dtype, fp8) for layer in decoder.layers]
-        self.output_norm = _norm_weight(decoder.output_norm, self.dtype)
+        self.output_norm = norm_weight(decoder.output_norm, self.dtype)
         self.heads = [Projection(h.weight, self.dtype, False, h.bias) for h in decoder.heads]
         embeddings = [decoder.start[None], *(table.weight for table in decoder.tokens)]
         positions = decoder.positions.detach()
@@ -114,6 +83,7 @@ class StepDecoder:
         """Allocate the memory of searches of up to `batch` requests.
 
         Args:
+            batch: B at most.
             widths: beams a request entering each step.
             num_context: T.
             ragged: whether requests have context tokens of their own number.
@@ -131,7 +101,7 @@ class StepDecoder:
         scales = []
         if self.precision == "float8":
             scales = [torch.ones(batch, device=self.device) for _ in self.layers]
-        return StepMemory(context, lengths, pools, first_blocks, tuple(widths), scales)
+        return StepMemory(context, lengths, pools, first_blocks, scales)
 
     def load(self, memory: StepMemory, context: Tensor, lengths: Tensor | None = None) -> None:
         """Project the context of B requests into the front of `memory`.
@@ -176,7 +146,7 @@ class StepDecoder:
                 t; for tables.
 
         Returns:
-            Logits `[B, M, V]` in the loop's dtype.
+            Logits `[B, M, V]` of `dtype`.
         """
         batch = len(state.memory.first_blocks)
         if parents is not None:
@@ -213,26 +183,26 @@ class StepDecoder:
         """Return what `_attend` of the first layer returns, from tables."""
         tables, batch = state.tables, len(state.memory.first_blocks)
         if t >= len(tables.levels):
-            return self.first_block(self._embed(batch, tokens, t), tables, prefixes, t)
+            return self.attend_tables(self._embed(batch, tokens, t), tables, prefixes, t)
         if t == 0:
             nodes = torch.zeros(batch, 1, dtype=torch.int64, device=self.device)
         return tables.levels[t].of(nodes.flatten())
 
-    def first_block(
-        self, x: Tensor, tables: PrefixTables, blocks: Tensor, t: int
+    def attend_tables(
+        self, x: Tensor, tables: PrefixTables, prefixes: Tensor, t: int
     ) -> tuple[Tensor, Tensor]:
-        """Return what `_attend` of the first layer returns, by its queries, keys and values.
+        """Return what `_attend` of the first layer returns, from tables of queries, keys, values.
 
         Args:
             x: `[rows, model_dim]`, the inputs.
             tables: queries, keys and values of all tokens.
-            blocks: int32 `[rows, > t]`, which of them each row's prefix is.
+            prefixes: int32 `[rows, > t]`, which of them each row's tokens have.
             t: the level.
         """
         layer = self.layers[0]
         fp8 = layer.self_output.takes_fp8(len(x))
         attention = self_attention_from_table_fp8 if fp8 else self_attention_from_table
-        return self._finish_prefix(layer, x, attention(tables.queries, tables.pool, blocks, t))
+        return self._finish_prefix(layer, x, attention(tables.queries, tables.pool, prefixes, t))
 
     def _attend(
         self, i: int, layer: StepLayer, x: Tensor, delta: Tensor | None, state: StepState, t: int
@@ -298,7 +268,3 @@ class StepDecoder:
         if delta is None:
             return rms_norm(x, weight, self.eps), x
         return add_rms_norm(delta, x, weight, self.eps)
-
-
-def _norm_weight(norm: nn.RMSNorm, dtype: torch.dtype) -> Tensor:
-    return norm.weight.detach().to(dtype)

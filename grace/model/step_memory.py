@@ -16,9 +16,9 @@ class StepMemory:
     Attributes:
         context: per layer `[B, T, 2, H, D]`, cross-attention keys and values of each request.
         lengths: int32 `[B]`, how many of the T context tokens a request has; None where all T.
-        pools: per layer `[blocks, 2, H, D]`, a block a beam and step, but for the last step.
+        pools: per layer `[blocks, 2, H, D]`, a block a beam and step, but for the last step, after
+            which nobody attends.
         first_blocks: int32 `[B, L]`, the block table of step 0.
-        widths: beams a request entering each step.
         value_scales: per layer float32 `[B]`, scales of cross-attention's rows in E4M3; none where
             they never are.
     """
@@ -27,23 +27,21 @@ class StepMemory:
     lengths: Tensor | None
     pools: list[Tensor]
     first_blocks: Tensor
-    widths: tuple[int, ...]
     value_scales: list[Tensor]
 
     @property
     def num_bytes(self) -> int:
-        """Its size."""
+        """Bytes of all of it."""
         tensors = [*self.context, *self.pools, self.first_blocks, *self.value_scales]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        tensors += [] if self.lengths is None else [self.lengths]
+        return sum(tensor.nbytes for tensor in tensors)
 
     def front(self, batch: int) -> StepMemory:
         """Views for a smaller batch."""
         lengths = None if self.lengths is None else self.lengths[:batch]
         context = [layer[:batch] for layer in self.context]
         scales = [layer[:batch] for layer in self.value_scales]
-        return StepMemory(
-            context, lengths, self.pools, self.first_blocks[:batch], self.widths, scales
-        )
+        return StepMemory(context, lengths, self.pools, self.first_blocks[:batch], scales)
 
 
 @dataclass
@@ -54,7 +52,7 @@ class StepState:
         memory: where keys and values are.
         blocks: int32 `[B * M, L]`, the block table of the step's beams.
         tables: stand for the first layer's self-attention block; None where it is computed.
-        first_block: the first block of the step.
+        first_block: of the step's beams, which have one block each, in order.
     """
 
     memory: StepMemory

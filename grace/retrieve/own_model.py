@@ -19,7 +19,7 @@ from grace.model.step_memory import StepState
 
 
 class OwnModel:
-    """A copy of Grace's encoder-decoder as retrieval runs it: what became features, what steps.
+    """A copy of Grace's encoder-decoder as retrieval runs it: contexts of features, then steps.
 
     Args:
         model: the trained module. It is copied, encoder and decoder at the same moment, and stays
@@ -58,7 +58,11 @@ class OwnModel:
         self._features.check(features)
 
     def encode(self, features: Sequence[dict]) -> tuple[Tensor, list[int]]:
-        """Return contexts `[B, T, model_dim]`, and how many items of each the index lacks."""
+        """Return contexts, float32 `[B, T, model_dim]`, and how many items of each the index lacks.
+
+        Args:
+            features: of B requests, all checked.
+        """
         inputs, unknown_items = self._features.encode(list(features), self._index)
         inputs = {name: tensor.to(self._device) for name, tensor in inputs.items()}
         return self._encoder(inputs), unknown_items
@@ -68,7 +72,7 @@ class StepGenerator:
     """Grace's encoder-decoder as a `Generator`: the same steps, called one by one.
 
     Args:
-        model: a copy.
+        model: whose steps they are.
         plan: at least as wide as any search.
     """
 

@@ -44,6 +44,7 @@ class Retriever:
         ConfigError: if the plan is for SIDs of another length, an option is out of range, or the
             device is not there.
         ModelError: if the checkpoint is damaged or does not fit the index.
+        TypeError: if index, model or plan is of another type.
     """
 
     def __init__(

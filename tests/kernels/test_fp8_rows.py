@@ -10,7 +10,7 @@ import torch
 from attention_cases import Draw
 from fp8_cases import KERNELS, check_many, check_small, inputs, run
 
-from grace.kernels.fp8_rows import add_rms_norm_fp8, quantize_rows, rms_norm_fp8, swiglu_fp8
+from grace.kernels.fp8_rows import add_rms_norm_fp8, quantize_rows, rms_norm_fp8
 
 E4M3 = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
 E4M3 = E4M3[E4M3.isfinite()]
@@ -64,12 +64,6 @@ def test_a_row_of_nan_or_infinity_is_nan_and_alone():
         assert torch.equal(rows.float()[row], clean.float()[row])
 
 
-def test_gates_and_ups_take_turns():
-    gate_up = torch.tensor([[50.0, 3, 60, 5, -90, 7]])
-    wanted = torch.tensor([[150.0, 300, 0]])
-    torch.testing.assert_close(swiglu_fp8(gate_up).float(), wanted, rtol=1 / 16, atol=1e-3)
-
-
 def test_interpreted_on_the_cpu():
     pytest.importorskip("triton", reason="Triton is not installed")
     tests = Path(__file__).parent.parent
@@ -97,7 +91,7 @@ def test_random_sizes_on_a_gpu(seed):
 @pytest.mark.parametrize("name", KERNELS)
 def test_an_operation_does_what_it_declares(name):
     tensors = inputs(name, Draw(0, "cpu", torch.float32), 3, 8)
-    eps = () if name in ("quantize_rows", "swiglu_fp8") else (1e-6,)
+    eps = () if name == "quantize_rows" else (1e-6,)
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_static")
     operation = getattr(torch.ops.grace, name).default
     torch.library.opcheck(operation, (*tensors, *eps, "reference"), test_utils=checks)
@@ -136,8 +130,6 @@ X, WEIGHT = torch.zeros(2, 8), torch.ones(8)
         (lambda: rms_norm_fp8(X, WEIGHT[:7], 1e-6), r"weight must be float32 \[8\]"),
         (lambda: rms_norm_fp8(X, WEIGHT.half(), 1e-6), r"weight must be float32 \[8\]"),
         (lambda: add_rms_norm_fp8(X, X[:1], WEIGHT, 1e-6), r"residual must be float32 \[2, 8\]"),
-        (lambda: swiglu_fp8(X[:, :7]), r"gate_up must be \[rows, 2 F\]"),
-        (lambda: swiglu_fp8(X.long()), "gate_up must be floating point"),
     ],
 )
 def test_what_does_not_fit_is_refused(call, message):

@@ -72,9 +72,9 @@ TABLE, ROWS = torch.zeros(3, 4), torch.zeros(2, dtype=torch.int64)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((TABLE[0], TABLE, ROWS), r"first must be contiguous \[n, C\]"),
-        ((TABLE, TABLE[:0], ROWS), r"second must be contiguous \[n, C\]"),
-        ((TABLE, TABLE[:, :2], ROWS), r"second must be contiguous \[n, C\]"),
+        ((TABLE[0], TABLE, ROWS), r"first must be contiguous \[n, columns"),
+        ((TABLE, TABLE[:0], ROWS), r"second must be contiguous \[n, columns"),
+        ((TABLE, TABLE[:, :2], ROWS), r"second must be contiguous \[n, columns"),
         ((TABLE, TABLE[:2], ROWS), "must be alike"),
         ((TABLE, TABLE.half(), ROWS), "must be alike"),
         ((TABLE, TABLE, ROWS.int()), r"rows must be int64 \[R\]"),

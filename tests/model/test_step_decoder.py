@@ -306,7 +306,7 @@ def test_memory_counts_its_bytes_and_has_a_block_a_beam():
     memory = decoder.memory(4, (1, 3, 9, 9), 9, ragged=True)
     layer = 2 * 3 * 32 * 2
     assert [len(pool) for pool in memory.pools] == [4 * 13] * 2  # none for the last step
-    assert memory.num_bytes == 2 * (4 * 9 * layer + 4 * 13 * layer) + 4 * 4 * 4
+    assert memory.num_bytes == 2 * (4 * 9 * layer + 4 * 13 * layer) + 4 * 4 * 4 + 4 * 4
     assert self_attention_paged(
         torch.zeros(4, 3 * 96).bfloat16(), memory.pools[0], memory.first_blocks, 0
     ).shape == (4, 3, 32)

@@ -71,19 +71,23 @@ def assert_near(found, wanted, tolerance=TOLERANCE):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("with_tables", [False, True])
-def test_no_activation_is_quantised_in_a_pass_of_its_own(monkeypatch, seed, with_tables):
+def test_all_that_is_added_to_the_stream_comes_in_fp8(monkeypatch, seed, with_tables):
     model, context, trie, steps = world(seed)
     trie = trie if with_tables else None
     wanted = logits_of(decoder_of(model, "float32"), context, steps)
     decoder = decoder_of(model)
-    monkeypatch.setattr(projection, "quantize_rows", refuse)
+    monkeypatch.setattr(projection.Projection, "add_to", only_fp8(projection.Projection.add_to))
     found = logits_of(decoder, context, steps, trie)
     assert_near(found, wanted)
     assert any(not torch.equal(a.float(), b) for a, b in zip(found, wanted, strict=True))
 
 
-def refuse(x):
-    raise AssertionError("a pass over what could have been E4M3 already")
+def only_fp8(add_to):
+    def checked(self, stream, x):
+        assert isinstance(x, Fp8Rows)
+        return add_to(self, stream, x)
+
+    return checked
 
 
 class Plain(StepDecoder):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from grace.kernels.tuning import choose
 
+LOG2_E = 1.4426950408889634  # exp(x) is exp2(x LOG2_E), and a GPU has exp2
 # [beams of a tile, context positions of a tile, tiles of beams per program, warps, stages]
 CANDIDATES = [
     [64, 128, 8, 4, 2], [64, 128, 16, 4, 2], [64, 128, 4, 4, 2], [64, 64, 1, 4, 3],
@@ -64,7 +65,7 @@ def _run_fastest(
         grid = (num_heads, triton.cdiv(beams, block_m * tiles), batch)
         cross_attention_kernel[grid](
             query, key, value, out, lengths, scales, row_scales, beams,
-            head_dim**-0.5 * 1.4426950408889634,
+            head_dim**-0.5 * LOG2_E,
             *query.stride()[:3], *key.stride()[:3], *value.stride()[:3], *out.stride()[:3],
             T=num_positions, GROUP=num_heads // num_kv_heads, D=head_dim, WIDE_D=wide_dim,
             BLOCK_M=block_m, BLOCK_T=block_t, TILES=tiles, STAGES=stages, PRECISION=precision,

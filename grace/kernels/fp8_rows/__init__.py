@@ -17,11 +17,10 @@ from grace.kernels.fp8_rows.reference import (
     gated_scales_reference,
     quantize_rows_reference,
     rms_norm_fp8_reference,
-    swiglu_fp8_reference,
 )
 from grace.kernels.fp8_rows.rows import Fp8Rows
 
-__all__ = ["Fp8Rows", "add_rms_norm_fp8", "quantize_rows", "rms_norm_fp8", "swiglu_fp8"]
+__all__ = ["Fp8Rows", "add_rms_norm_fp8", "quantize_rows", "rms_norm_fp8"]
 
 
 def quantize_rows(x: Tensor, backend: str = "auto") -> Fp8Rows:
@@ -38,7 +37,7 @@ def quantize_rows(x: Tensor, backend: str = "auto") -> Fp8Rows:
     Raises:
         ValueError: if the shape, the dtype or the backend does not fit.
     """
-    _check_rows("x", x)
+    _check_rows(x)
     chosen = triton_or_reference(backend, x)
     if runs_plain(chosen):
         return Fp8Rows(*quantize_rows_reference(x))
@@ -111,29 +110,6 @@ def add_rms_norm_fp8(
     return Fp8Rows(values, scales, None if gate_bound is None else gated), total
 
 
-def swiglu_fp8(gate_up: Tensor, backend: str = "auto") -> Fp8Rows:
-    """Return `silu(gate) * up` in FP8, with no rounding to gate_up's dtype in between.
-
-    Args:
-        gate_up: `[rows, 2 F]`, any floating dtype, F at least 1. Interleaved: column 2 f is gate f
-            and column 2 f + 1 is up f.
-        backend: as in `quantize_rows`, but exp differs in its last bits.
-
-    Returns:
-        Values `[rows, F]`, scales `[rows]`.
-
-    Raises:
-        ValueError: if the shape, the dtype or the backend does not fit.
-    """
-    _check_rows("gate_up", gate_up)
-    if gate_up.shape[1] % 2:
-        raise ValueError(f"gate_up must be [rows, 2 F], got {form(gate_up)}")
-    chosen = triton_or_reference(backend, gate_up)
-    if runs_plain(chosen):
-        return Fp8Rows(*swiglu_fp8_reference(gate_up))
-    return Fp8Rows(*torch.ops.grace.swiglu_fp8(gate_up, chosen))
-
-
 @torch.library.custom_op("grace::quantize_rows", mutates_args=())
 def _quantize_rows(x: Tensor, backend: str) -> tuple[Tensor, Tensor]:
     if backend == "reference":
@@ -173,25 +149,16 @@ def _add_rms_norm_fp8(
     return rms_norm_fp8_triton(x.contiguous(), residual.contiguous(), weight, eps, gate_bound)
 
 
-@torch.library.custom_op("grace::swiglu_fp8", mutates_args=())
-def _swiglu_fp8(gate_up: Tensor, backend: str) -> tuple[Tensor, Tensor]:
-    if backend == "reference":
-        return _contiguous(swiglu_fp8_reference(gate_up))
-    from grace.kernels.fp8_rows.kernel import swiglu_fp8_triton
-
-    return swiglu_fp8_triton(gate_up.contiguous())
-
-
 @_quantize_rows.register_fake
 def _(x: Tensor, backend: str) -> tuple[Tensor, Tensor]:
-    return _fake(x, x.shape[1])
+    return _fake(x)
 
 
 @_rms_norm_fp8.register_fake
 def _(
     x: Tensor, weight: Tensor, eps: float, backend: str, gate_bound: float | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return *_fake(x, x.shape[1]), _new_gated(x, gate_bound)
+    return *_fake(x), _new_gated(x, gate_bound)
 
 
 @_add_rms_norm_fp8.register_fake
@@ -203,16 +170,11 @@ def _(
     backend: str,
     gate_bound: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return *_fake(x, x.shape[1]), x.new_empty(x.shape), _new_gated(x, gate_bound)
+    return *_fake(x), x.new_empty(x.shape), _new_gated(x, gate_bound)
 
 
-@_swiglu_fp8.register_fake
-def _(gate_up: Tensor, backend: str) -> tuple[Tensor, Tensor]:
-    return _fake(gate_up, gate_up.shape[1] // 2)
-
-
-def _fake(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    values = x.new_empty((x.shape[0], dim), dtype=torch.float8_e4m3fn)
+def _fake(x: Tensor) -> tuple[Tensor, Tensor]:
+    values = x.new_empty(x.shape, dtype=torch.float8_e4m3fn)
     return values, x.new_empty(x.shape[0], dtype=torch.float32)
 
 
@@ -234,12 +196,12 @@ def _contiguous(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(tensor.contiguous() for tensor in tensors)
 
 
-def _check_rows(name: str, x: Tensor) -> None:
-    check_float(name, x)
+def _check_rows(x: Tensor) -> None:
+    check_float("x", x)
     if x.ndim != 2 or x.shape[1] == 0:
-        raise ValueError(f"{name} must be [rows, K] with K at least 1, got {form(x)}")
+        raise ValueError(f"x must be [rows, K] with K at least 1, got {form(x)}")
 
 
 def _check_norm(x: Tensor, weight: Tensor) -> None:
-    _check_rows("x", x)
+    _check_rows(x)
     check_form("weight", weight, x.shape[1:], x)

@@ -24,7 +24,7 @@ MAX_HELD = 80  # float32 values of one thread; with more, a norm would spill
 
 def quantize_rows_triton(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return values and scales; the contract is `quantize_rows`'. `x` is contiguous."""
-    values, scales = _empty(x, x.shape[1])
+    values, scales = _empty(x)
 
     def run(candidate: list[int]) -> None:
         block, warps = candidate
@@ -32,22 +32,7 @@ def quantize_rows_triton(x: Tensor) -> tuple[Tensor, Tensor]:
             x, values, scales, DIM=x.shape[1], BLOCK=block, num_warps=warps
         )
 
-    _run_fastest("quantize_rows", x, x.shape[1], run)
-    return values, scales
-
-
-def swiglu_fp8_triton(gate_up: Tensor) -> tuple[Tensor, Tensor]:
-    """Return values and scales; the contract is `swiglu_fp8`'s. `gate_up` is contiguous."""
-    dim = gate_up.shape[1] // 2
-    values, scales = _empty(gate_up, dim)
-
-    def run(candidate: list[int]) -> None:
-        block, warps = candidate
-        swiglu_fp8_kernel[(gate_up.shape[0],)](
-            gate_up, values, scales, DIM=dim, BLOCK=block, num_warps=warps
-        )
-
-    _run_fastest("swiglu_fp8", gate_up, dim, run)
+    _run_fastest("quantize_rows", x, run)
     return values, scales
 
 
@@ -58,7 +43,7 @@ def rms_norm_fp8_triton(
 
     Where `residual` is None the sum is `x` itself, where `gate_bound` is, the last is empty.
     """
-    values, scales = _empty(x, x.shape[1])
+    values, scales = _empty(x)
     gated_scales = scales.new_empty(0 if gate_bound is None else x.shape[0])
     total = x if residual is None else torch.empty_like(x)
 
@@ -70,7 +55,7 @@ def rms_norm_fp8_triton(
             DIM=x.shape[1], ADD=residual is not None, BLOCK=block, num_warps=warps,
         )  # fmt: skip
 
-    _run_fastest("rms_norm_fp8" if residual is None else "add_rms_norm_fp8", x, x.shape[1], run)
+    _run_fastest("rms_norm_fp8" if residual is None else "add_rms_norm_fp8", x, run)
     return values, scales, total, gated_scales
 
 
@@ -89,15 +74,16 @@ def candidates_for(dim: int) -> list[list[int]]:
     return fitting or ([[widest, 1]] if dim <= 32 else SHAPES[-1:])
 
 
-def _empty(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    values = x.new_empty((x.shape[0], dim), dtype=torch.float8_e4m3fn)
+def _empty(x: Tensor) -> tuple[Tensor, Tensor]:
+    values = x.new_empty(x.shape, dtype=torch.float8_e4m3fn)
     return values, x.new_empty(x.shape[0], dtype=torch.float32)
 
 
-def _run_fastest(operation: str, x: Tensor, dim: int, run: Callable[[list[int]], None]) -> None:
-    if x.shape[0] == 0:
+def _run_fastest(operation: str, x: Tensor, run: Callable[[list[int]], None]) -> None:
+    rows, dim = x.shape
+    if rows == 0:
         return
-    shape = (triton.next_power_of_2(x.shape[0]), dim, str(x.dtype))
+    shape = (triton.next_power_of_2(rows), dim, str(x.dtype))
     run(choose(operation, shape, candidates_for(dim), run, x.device))
 
 
@@ -105,7 +91,6 @@ def _run_fastest(operation: str, x: Tensor, dim: int, run: Callable[[list[int]],
 _LARGEST = tl.constexpr(LARGEST)
 _LEAST_SCALE = tl.constexpr(LEAST_SCALE)
 _INFINITY = tl.constexpr(0x7F800000)  # its bits
-_LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -155,23 +140,6 @@ def quantize_kernel(x, values, scales, DIM: tl.constexpr, BLOCK: tl.constexpr):
     for start in tl.static_range(0, DIM, BLOCK):
         column = start + tl.arange(0, BLOCK)
         value = tl.load(x + row * DIM + column, mask=column < DIM, other=0.0).to(tl.float32)
-        largest = tl.maximum(largest, magnitude(value))
-        held = held + (value,)  # noqa: RUF005
-    store_row(held, tl.max(largest, 0), values, scales, row, None, 0.0, DIM, BLOCK)
-
-
-@triton.jit
-def swiglu_fp8_kernel(gate_up, values, scales, DIM: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    largest = tl.zeros([BLOCK], tl.int32)
-    held = ()
-    for start in tl.static_range(0, DIM, BLOCK):
-        column = 2 * start + tl.arange(0, 2 * BLOCK)
-        place = gate_up + row * (2 * DIM) + column
-        pairs = tl.load(place, mask=column < 2 * DIM, other=0.0).to(tl.float32)
-        gate, up = tl.split(tl.reshape(pairs, [BLOCK, 2]))
-        # exp2 takes fewer instructions than exp, and this kernel is close to having too many.
-        value = gate / (1 + tl.exp2(gate * -_LOG2_E)) * up
         largest = tl.maximum(largest, magnitude(value))
         held = held + (value,)  # noqa: RUF005
     store_row(held, tl.max(largest, 0), values, scales, row, None, 0.0, DIM, BLOCK)

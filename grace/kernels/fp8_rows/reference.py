@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 LARGEST = 448.0  # of E4M3
@@ -42,9 +41,3 @@ def add_rms_norm_fp8_reference(
     """Return values, scales and the sum; the contract is `add_rms_norm_fp8`'s."""
     total = x + residual
     return *rms_norm_fp8_reference(total, weight, eps), total
-
-
-def swiglu_fp8_reference(gate_up: Tensor) -> tuple[Tensor, Tensor]:
-    """Return values `[rows, F]` and scales `[rows]`; the contract is `swiglu_fp8`'s."""
-    gate, up = gate_up.float().unflatten(1, (-1, 2)).unbind(2)
-    return quantize_rows_reference(F.silu(gate) * up)

@@ -15,21 +15,21 @@ def gather_rows(
     """Return rows `rows - offset` of both tables, and row 0 for what is below the offset.
 
     Args:
-        first: `[n, C]`, contiguous, n at least 1.
-        second: `[n, D]`, like `first`.
+        first: `[n, X]`, contiguous, neither n nor X 0.
+        second: `[n, Y]`, like `first`.
         rows: int64 `[R]`, each below `offset + n`.
         offset: the number of the tables' first row.
         backend: `auto` (Triton on CUDA, else the reference), `triton` or `reference`.
 
     Returns:
-        `[R, C]` and `[R, D]`.
+        `[R, X]` and `[R, Y]`.
 
     Raises:
         ValueError: if shapes, dtypes, devices or the backend do not fit.
     """
     for name, table in (("first", first), ("second", second)):
         if table.ndim != 2 or not table.is_contiguous() or table.numel() == 0:
-            raise ValueError(f"{name} must be contiguous [n, C], none 0, got {form(table)}")
+            raise ValueError(f"{name} must be contiguous [n, columns], none 0, got {form(table)}")
     if len(first) != len(second) or first.dtype != second.dtype or first.device != second.device:
         raise ValueError(f"first and second must be alike, got {form(first)} and {form(second)}")
     if rows.dtype != torch.int64 or rows.ndim != 1 or rows.device != first.device:

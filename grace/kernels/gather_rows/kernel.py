@@ -12,7 +12,7 @@ BLOCK = 1024  # columns of one load
 def gather_rows_triton(
     first: Tensor, second: Tensor, rows: Tensor, offset: int
 ) -> tuple[Tensor, Tensor]:
-    """Return `[R, C]` and `[R, D]`; the contract is `gather_rows`'."""
+    """Return `[R, X]` and `[R, Y]`; the contract is `gather_rows`'."""
     out_first = first.new_empty(len(rows), first.shape[1])
     out_second = second.new_empty(len(rows), second.shape[1])
     if len(rows):

@@ -8,6 +8,6 @@ from torch import Tensor
 def gather_rows_reference(
     first: Tensor, second: Tensor, rows: Tensor, offset: int
 ) -> tuple[Tensor, Tensor]:
-    """Return `[R, C]` and `[R, D]`; the contract is `gather_rows`'."""
+    """Return `[R, X]` and `[R, Y]`; the contract is `gather_rows`'."""
     rows = (rows - offset).clamp_min(0)
     return first.index_select(0, rows), second.index_select(0, rows)

@@ -42,7 +42,8 @@ def linear(
             multiples of 16 bytes, compute capability 9) or `reference`. `auto` is the reference on
             a CPU; on CUDA the fastest of the others and of their configurations, measured at the
             first call of a shape (rows rounded up to a power of two) and kept on disk
-            (`grace.kernels.tuning`); a shape first met inside a graph's capture gets `cublas`.
+            (`grace.kernels.tuning`); a shape first met inside a graph's capture gets `cublas`, or
+            the reference where torch's product in FP8 does not take N and K.
 
     Returns:
         `[rows, N]` of x's dtype, bfloat16 for FP8; contiguous.

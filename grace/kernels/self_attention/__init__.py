@@ -23,8 +23,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grace.kernels.backends import check_float, check_form, form, runs_plain, triton_or_reference
+from grace.kernels.backends import runs_plain, triton_or_reference
 from grace.kernels.fp8_rows.rows import Fp8Rows
+from grace.kernels.self_attention.checks import (
+    check_dense,
+    check_from_table,
+    check_fused,
+    check_paged,
+)
 from grace.kernels.self_attention.reference import (
     attend_reference,
     from_table_fp8_reference,
@@ -50,14 +56,7 @@ def self_attention(query: Tensor, cache: Tensor, t: int, backend: str = "auto") 
     Raises:
         ValueError: if shapes, dtypes, devices or the backend do not fit.
     """
-    check_float("query", query)
-    if query.ndim != 3:
-        raise ValueError(f"query must be [rows, H, D], got {form(query)}")
-    rows, num_heads, head_dim = query.shape
-    _check_cache("cache", cache, "[rows, L, 2, Hkv, D]", 5)
-    check_form("cache", cache, (rows, cache.shape[1], 2, cache.shape[3], head_dim), query)
-    _check_heads(num_heads, cache.shape[3])
-    _check_position(t, cache.shape[1])
+    check_dense(query, cache, t)
     chosen = triton_or_reference(backend, query)
     if runs_plain(chosen):
         return attend_reference(query, cache[:, : t + 1])
@@ -79,10 +78,7 @@ def self_attention_fused(qkv: Tensor, cache: Tensor, t: int, backend: str = "aut
     Raises:
         ValueError: if shapes, dtypes, devices or the backend do not fit.
     """
-    _check_cache("cache", cache, "[rows, L, 2, Hkv, D]", 5)
-    check_form("cache", cache, (_rows(qkv), cache.shape[1], 2, *cache.shape[3:]), qkv)
-    _check_projection(qkv, cache.shape[3], cache.shape[4])
-    _check_position(t, cache.shape[1])
+    check_fused(qkv, cache, t)
     chosen = triton_or_reference(backend, qkv)
     if runs_plain(chosen):
         return fused_reference(qkv, cache, t)
@@ -111,7 +107,7 @@ def self_attention_paged(
     Raises:
         ValueError: if shapes, dtypes, devices or the backend do not fit.
     """
-    _check_paged(qkv, pool, table, t)
+    check_paged(qkv, pool, table, t)
     chosen = triton_or_reference(backend, qkv)
     if runs_plain(chosen):
         return paged_reference(qkv, pool, table, t, keep)
@@ -135,7 +131,7 @@ def self_attention_paged_fp8(
     Raises:
         ValueError: as in `self_attention_paged`.
     """
-    _check_paged(qkv, pool, table, t)
+    check_paged(qkv, pool, table, t)
     chosen = triton_or_reference(backend, qkv)
     if runs_plain(chosen):
         return Fp8Rows(*paged_fp8_reference(qkv, pool, table, t, keep))
@@ -161,7 +157,7 @@ def self_attention_from_table(
     Raises:
         ValueError: if shapes, dtypes, devices or the backend do not fit.
     """
-    _check_from_table(queries, pool, table, t)
+    check_from_table(queries, pool, table, t)
     chosen = triton_or_reference(backend, queries)
     if runs_plain(chosen):
         return from_table_reference(queries, pool, table, t)
@@ -182,7 +178,7 @@ def self_attention_from_table_fp8(
     Raises:
         ValueError: as in `self_attention_from_table`.
     """
-    _check_from_table(queries, pool, table, t)
+    check_from_table(queries, pool, table, t)
     chosen = triton_or_reference(backend, queries)
     if runs_plain(chosen):
         return Fp8Rows(*from_table_fp8_reference(queries, pool, table, t))
@@ -295,67 +291,3 @@ def _fp8_like(heads: Tensor) -> tuple[Tensor, Tensor]:
 
 def _heads_like(qkv: Tensor, num_kv_heads: int, head_dim: int) -> Tensor:
     return qkv.new_empty((qkv.shape[0], qkv.shape[1] // head_dim - 2 * num_kv_heads, head_dim))
-
-
-def _rows(qkv: Tensor) -> int:
-    check_float("qkv", qkv)
-    if qkv.ndim != 2:
-        raise ValueError(f"qkv must be [rows, (H + 2 Hkv) * D], got {form(qkv)}")
-    return qkv.shape[0]
-
-
-def _check_cache(name: str, cache: Tensor, shape: str, ndim: int) -> None:
-    if cache.ndim != ndim or not cache.is_contiguous():
-        raise ValueError(f"{name} must be contiguous {shape}, got {form(cache)}")
-
-
-def _check_table(table: Tensor, like: Tensor) -> None:
-    if table.dtype != torch.int32 or table.ndim != 2:
-        raise ValueError(f"table must be int32 [rows, L], got {form(table)}")
-    if table.device != like.device or not table.is_contiguous():
-        raise ValueError(f"table must be contiguous and on {like.device}")
-
-
-def _check_paged(qkv: Tensor, pool: Tensor, table: Tensor, t: int) -> None:
-    _check_cache("pool", pool, "[blocks, 2, Hkv, D]", 4)
-    check_form("pool", pool, (pool.shape[0], 2, *pool.shape[2:]), qkv)
-    _check_projection(qkv, pool.shape[2], pool.shape[3])
-    if len(table) != len(qkv):
-        raise ValueError(f"table must be int32 [{len(qkv)}, L], got {form(table)}")
-    _check_table(table, qkv)
-    _check_position(t, table.shape[1])
-
-
-def _check_from_table(queries: Tensor, pool: Tensor, table: Tensor, t: int) -> None:
-    check_float("queries", queries)
-    if queries.ndim != 3 or not queries.is_contiguous():
-        raise ValueError(f"queries must be contiguous [blocks, H, D], got {form(queries)}")
-    _check_cache("pool", pool, "[blocks, 2, Hkv, D]", 4)
-    blocks, num_heads, head_dim = queries.shape
-    check_form("pool", pool, (blocks, 2, pool.shape[2], head_dim), queries)
-    _check_heads(num_heads, pool.shape[2])
-    _check_table(table, queries)
-    _check_position(t, table.shape[1])
-
-
-def _check_projection(qkv: Tensor, num_kv_heads: int, head_dim: int) -> None:
-    _rows(qkv)
-    heads, rest = divmod(qkv.shape[1], head_dim)
-    if rest:
-        raise ValueError(
-            f"qkv must have a multiple of the head size {head_dim} as width, got {form(qkv)}"
-        )
-    _check_heads(heads - 2 * num_kv_heads, num_kv_heads)
-
-
-def _check_heads(num_heads: int, num_kv_heads: int) -> None:
-    if num_kv_heads < 1 or num_heads < 1 or num_heads % num_kv_heads:
-        raise ValueError(
-            f"the number of query heads must be a multiple of the {num_kv_heads} key heads, "
-            f"got {num_heads}"
-        )
-
-
-def _check_position(t: int, max_length: int) -> None:
-    if not 0 <= t < max_length:
-        raise ValueError(f"t must be from 0 to {max_length - 1}, got {t}")

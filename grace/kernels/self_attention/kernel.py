@@ -16,6 +16,7 @@ from torch import Tensor
 from grace.kernels.fp8_rows.kernel import magnitude, quantize_rows_triton, scale_of
 from grace.kernels.tuning import choose
 
+LOG2_E = 1.4426950408889634  # exp(x) is exp2(x LOG2_E), and a GPU has exp2
 # [warps, bytes that a lane holds of each key]; the first is the default
 CANDIDATES = [[4, 16], [1, 16], [2, 16], [8, 16], [2, 32]]
 FP8_CANDIDATES = [*CANDIDATES, [4, 32], [16, 16], [8, 32]]  # those that hold whole rows
@@ -104,7 +105,7 @@ def _run_fastest(
         pairs = _pairs(candidate, query)
         attend_kernel[(triton.cdiv(rows * num_kv_heads, pairs),)](
             query, pool, table, out, scales, rows, query.stride(0),
-            head_dim**-0.5 * 1.4426950408889634,
+            head_dim**-0.5 * LOG2_E,
             T=t, L=max_length, KV_HEADS=num_kv_heads, GROUP=num_heads // num_kv_heads,
             D=head_dim, WIDE_D=wide_dim, PAIRS=pairs, FUSED=fused, PAGED=table is not None,
             KEEP=keep, num_warps=candidate[0],

@@ -31,7 +31,7 @@ class FollowingRetriever:
         if isinstance(model, (str, os.PathLike)):
             from grace.model import load_model
 
-            model = load_model(model, options.get("device", "cpu"))
+            model = load_model(model)
 
         def prepare(index: Index) -> Retriever:
             return Retriever(index, model, **options)

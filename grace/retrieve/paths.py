@@ -215,7 +215,7 @@ def choose_path(
     if isinstance(model, (str, os.PathLike)):
         from grace.model import load_model
 
-        model = load_model(model, device)
+        model = load_model(model)  # on the CPU: what runs is a copy
     check_precision(precision)
     if isinstance(model, EncoderDecoder) and _is_unchanged(model):
         if precision == "auto":

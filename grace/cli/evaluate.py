@@ -60,7 +60,7 @@ def evaluate(
     opened = Index.open(index)
     evaluation = measure(
         opened,
-        load_model(model, device),
+        load_model(model),
         [row for _, row in iter_rows(requests)],
         modes=tuple(dict.fromkeys(matching or MATCHERS)),
         plan=parse_plan(plan, sids, opened.num_levels),

@@ -16,7 +16,7 @@ def arguments(case, requests, tmp_path, monkeypatch):
     """Files of the case; the model directory stands for the case's generator."""
     harness.build(case, tmp_path / "index")
     write_rows(tmp_path / "requests.jsonl", requests)
-    monkeypatch.setattr(grace.model, "load_model", lambda directory, device: case.generator)
+    monkeypatch.setattr(grace.model, "load_model", lambda directory: case.generator)
     return {
         "--index": tmp_path / "index",
         "--model": tmp_path / "model",

@@ -77,7 +77,7 @@ class CoreGenerator:
     def step(
         self, state: Any, parents: Tensor | None, tokens: Tensor | None, t: int
     ) -> tuple[Tensor, Tensor]:
-        parents, tokens = _moved(parents, self._device), _moved(tokens, self._device)
+        parents, tokens = moved(parents, self._device), moved(tokens, self._device)
         return self._model.decode(state, parents, tokens, t)
 
 
@@ -99,7 +99,7 @@ class ProtocolGenerator:
         self, state: Any, parents: Tensor | None, tokens: Tensor | None, t: int
     ) -> tuple[Tensor, Tensor]:
         batch, own_state = state
-        parents, tokens = _moved(parents, self._device), _moved(tokens, self._device)
+        parents, tokens = moved(parents, self._device), moved(tokens, self._device)
         logits = self._model.step(own_state, parents, tokens)
         beams = 1 if parents is None else parents.shape[1]
         if not isinstance(logits, Tensor) or not logits.is_floating_point():
@@ -117,7 +117,8 @@ class ProtocolGenerator:
         return logits, logsumexp(logits)
 
 
-def _moved(rows: Tensor | None, device: str) -> Tensor | None:
+def moved(rows: Tensor | None, device: str | torch.device) -> Tensor | None:
+    """Return parents or tokens on a device; None, as they are at step 0, stays None."""
     return None if rows is None else rows.to(device)
 
 

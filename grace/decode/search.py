@@ -10,7 +10,7 @@ from grace.decode.beams import Beams
 from grace.decode.free_select import free_select, prefix_ranks
 from grace.decode.generator import Generator, Prefill
 from grace.decode.plan import BeamPlan
-from grace.decode.steps import Entering, StepBuffers, run_steps
+from grace.decode.steps import Entering, StepBuffers, fault_at, run_steps
 from grace.errors import ModelError
 from grace.index.trie import Trie, find_children
 from grace.index.verdict import Verdict
@@ -55,9 +55,7 @@ def beam_search(
         return columns.to(device)
 
     def masks(nodes: Tensor, most: int) -> tuple[Tensor | None, Tensor | None]:
-        if verdict is None or verdict.children is None:
-            return None if verdict is None else verdict.words, None
-        return None, verdict.children(nodes)
+        return (None, None) if verdict is None else verdict.masks(nodes)
 
     def admit() -> Tensor:
         everyone = torch.ones(batch, dtype=torch.bool, device=device)
@@ -116,7 +114,7 @@ def _note_faults(logsumexp: Tensor, scores: Tensor, faults: list[str | None], t:
     """Kill the beams of requests whose live logits are NaN or +inf, and say so in `faults`."""
     broken = (scores > -torch.inf) & (logsumexp.isnan() | logsumexp.isposinf())
     for b in torch.nonzero(broken.any(1)).squeeze(1).tolist():
-        faults[b] = f"the model's logits at step {t} hold NaN or +inf"
+        faults[b] = fault_at(t)
     failed = torch.tensor([fault is not None for fault in faults])
     return logsumexp.masked_fill(failed[:, None], -torch.inf)
 

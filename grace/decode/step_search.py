@@ -105,7 +105,8 @@ class StepSearch:
             raise ValueError(f"context must be of 1 to {self.max_batch} requests, got {batch}")
         with self._lock:
             if self._device.type != "cuda":
-                self._allocate(batch)
+                if batch not in self._buffers:
+                    self._allocate(batch)
                 self.decoder.load(self._memory, context, lengths)
                 self._enqueue(batch)
                 return Beams.of(self._buffers[batch], self._vocab_size, batch, trace)

@@ -128,7 +128,7 @@ class StepBuffers:
         faults: list[str | None] = [None] * self.batch
         for t, step in enumerate(step_views(broken, self.batch, self.widths[:-1])):
             for b in torch.nonzero(step.any(1)).squeeze(1).tolist():
-                faults[b] = faults[b] or f"the model's logits at step {t} hold NaN or +inf"
+                faults[b] = faults[b] or fault_at(t)
         return faults
 
 
@@ -178,6 +178,11 @@ def run_steps(
         prefixes = block_reorder(prefixes, parents, t + 1, 1 + t * vocab_size, own=tokens)
     buffers.sids.copy_(prefixes)
     return vocab_size
+
+
+def fault_at(t: int) -> str:
+    """Say what made a request's logits unusable."""
+    return f"the model's logits at step {t} hold NaN or +inf"
 
 
 def step_views(flat: Tensor, batch: int, widths: Sequence[int]) -> list[Tensor]:

@@ -41,6 +41,4 @@ class HostMatcher:
 
     def masks(self, nodes: Tensor, most_children: int) -> tuple[Tensor | None, Tensor | None]:
         """Return the words, or the children's; see `DeviceMatcher`."""
-        if self._verdict is None or self._verdict.children is None:
-            return None if self._verdict is None else self._verdict.words, None
-        return None, self._verdict.children(nodes)
+        return (None, None) if self._verdict is None else self._verdict.masks(nodes)

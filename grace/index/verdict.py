@@ -29,3 +29,11 @@ class Verdict:
     words: Tensor | None
     children: Callable[[Tensor], Tensor] | None
     how: str
+
+    def masks(self, nodes: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return `words` and `allowed` of `constrained_select`, one of them None.
+
+        Args:
+            nodes: int64 [B, M], the beams' nodes; -1 for a dead beam.
+        """
+        return self.words, None if self.children is None else self.children(nodes)

@@ -94,7 +94,7 @@ def build_prefix_tables(decoder: StepDecoder, trie: Trie, budget: int) -> Prefix
         if left < 0:
             break
         blocks = _prefix_blocks(tables, trie, t, blocks)
-        tables.levels.append(_node_rows(decoder, tables, blocks, trie, t))
+        tables.levels.append(_node_rows(decoder, inputs, tables, blocks, trie, t))
     return tables
 
 
@@ -110,7 +110,12 @@ def _prefix_blocks(tables: PrefixTables, trie: Trie, t: int, above: Tensor | Non
 
 
 def _node_rows(
-    decoder: StepDecoder, tables: PrefixTables, blocks: Tensor, trie: Trie, t: int
+    decoder: StepDecoder,
+    inputs: Tensor,
+    tables: PrefixTables,
+    blocks: Tensor,
+    trie: Trie,
+    t: int,
 ) -> NodeRows:
     config = decoder.config
     width = config.num_heads * config.head_dim
@@ -119,7 +124,6 @@ def _node_rows(
         tables.pool.new_empty(len(blocks), config.model_dim),
         tables.pool.new_empty(len(blocks), width),
     )
-    inputs = torch.cat(decoder.inputs)
     for start in range(0, len(blocks), CHUNK):
         some = slice(start, start + CHUNK)
         chunk = blocks[some].contiguous()

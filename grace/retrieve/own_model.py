@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from grace.decode import BeamPlan, check_sids
-from grace.decode.generator import Prefill
+from grace.decode.generator import Prefill, moved
 from grace.errors import ConfigError
 from grace.index import Index
 from grace.kernels.logsumexp import logsumexp
@@ -96,6 +96,6 @@ class StepGenerator:
     ) -> tuple[Tensor, Tensor]:
         """See `Generator`."""
         steps = self._model.steps
-        rows = (None if x is None else x.to(steps.device) for x in (parents, tokens))
+        rows = (moved(parents, steps.device), moved(tokens, steps.device))
         columns = steps.step(state, *rows, t).float()
         return columns, logsumexp(columns)

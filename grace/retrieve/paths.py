@@ -201,14 +201,14 @@ def choose_path(
             and `decode`, or an object with `start` and `step`.
         index: a version.
         device: where the model, the matcher and the search run.
-        precision: `auto`, or one of `PRECISIONS` for an `EncoderDecoder`.
+        precision: checked; `auto`, or one of `PRECISIONS` for an `EncoderDecoder`.
         matching: the mode.
         plan: widths; no wider than the trie unless the mode is `off`.
         max_batch: the most requests of a batch.
         table_bytes: of such a model's prefix tables; None for `TABLE_BYTES` on a GPU, 0 on a CPU.
 
     Raises:
-        ConfigError: if there is no such precision, or not for this model.
+        ConfigError: if this model has no such precision.
         ModelError: if the model is damaged or does not fit the index.
         TypeError: if it is no model.
     """
@@ -216,7 +216,6 @@ def choose_path(
         from grace.model import load_model
 
         model = load_model(model)  # on the CPU: what runs is a copy
-    check_precision(precision)
     if isinstance(model, EncoderDecoder) and _is_unchanged(model):
         if precision == "auto":
             precision = "float32" if torch.device(device).type == "cpu" else "bfloat16"

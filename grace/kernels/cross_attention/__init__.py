@@ -51,15 +51,13 @@ def cross_attention(
         ValueError: if shapes, dtypes, devices or the backend do not fit.
         RuntimeError: if the named backend cannot run these sizes or this dtype here.
     """
-    _check(query, key, value, lengths)
+    lengths = _check(query, key, value, lengths)
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
     if backend == "flash" and lengths is not None:
         raise ValueError("backend flash takes no lengths; use auto, triton, cudnn or efficient")
     if backend == "triton" and query.dtype == torch.float64:
         raise ValueError("backend triton takes no float64; use auto or reference")
-    if lengths is not None:
-        lengths = lengths.clamp(1, key.shape[2])
     if backend == "auto" and query.device.type == "cpu":
         backend = "reference"
     if runs_plain(backend):
@@ -91,11 +89,9 @@ def cross_attention_fp8(
     Raises:
         ValueError: if shapes, dtypes, devices or the backend do not fit.
     """
-    _check(query, key, value, lengths)
+    lengths = _check(query, key, value, lengths)
     check_form("scales", scales, query.shape[:1], query.new_empty(0, dtype=torch.float32))
     chosen = triton_or_reference(backend, query)
-    if lengths is not None:
-        lengths = lengths.clamp(1, key.shape[2])
     if runs_plain(chosen):
         return Fp8Rows(*cross_attention_fp8_reference(query, key, value, scales, lengths))
     rows = torch.ops.grace.cross_attention_fp8(query, key, value, scales, lengths, chosen)
@@ -110,12 +106,11 @@ def value_scales(value: Tensor, lengths: Tensor | None = None) -> Tensor:
     Args:
         value: as in `cross_attention`, like lengths; positions past a length do not count.
     """
-    if lengths is not None:
-        lengths = lengths.clamp(1, value.shape[2])
-    return value_scales_reference(value, lengths)
+    return value_scales_reference(value, _in_range(lengths, value))
 
 
-def _check(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> None:
+def _check(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> Tensor | None:
+    """Refuse what does not fit, and return the lengths in range."""
     check_float("query", query)
     if query.ndim != 4 or key.ndim != 4 or query.numel() == 0 or key.numel() == 0:
         raise ValueError(
@@ -134,6 +129,11 @@ def _check(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) ->
             f"lengths must be int32 [{batch}] on {query.device}, got {form(lengths)} "
             f"on {lengths.device}"
         )
+    return _in_range(lengths, key)
+
+
+def _in_range(lengths: Tensor | None, heads: Tensor) -> Tensor | None:
+    return None if lengths is None else lengths.clamp(1, heads.shape[2])
 
 
 @torch.library.custom_op("grace::cross_attention", mutates_args=())

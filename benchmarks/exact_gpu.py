@@ -127,8 +127,8 @@ def measure(
     """Rows of one variant: the whole, the host's part, each stage."""
     counts = arrays.counts
 
-    def timed(metric: str, run: Callable[[], object], num_bytes: int | None = None) -> dict:
-        times_ms = timing.replay_times(run, repeats, matcher._stream)
+    def timed(metric: str, replay: Callable[[], object], num_bytes: int | None = None) -> dict:
+        times_ms = timing.event_times(replay, repeats, matcher._stream)
         sizes = {} if num_bytes is None else {"bytes": num_bytes}
         stats = record.quantiles(times_ms)
         if num_bytes is not None:
@@ -192,7 +192,7 @@ def measure(
             )
         )
     floor = arrays_bytes(matcher, arrays, signature_bytes + leaf_bytes + window_bytes)
-    yield timed("latency", matcher._enqueue, floor)
+    yield timed("latency", matcher._graph.replay, floor)
     host_ms = []
     for _ in range(min(repeats, 100)):
         torch.cuda.synchronize()
@@ -201,7 +201,7 @@ def measure(
         host_ms.append((time.perf_counter_ns() - begin) / 1e6)
     yield record.row(case, variant, "host", "ms", **record.quantiles(host_ms), counts=counts)
     for metric, run, num_bytes in stages:
-        yield timed(metric, run, num_bytes)
+        yield timed(metric, timing.capture(run, matcher._stream).replay, num_bytes)
     memory = torch.cuda.max_memory_allocated()
     yield record.row(case, variant, "peak GPU memory", "bytes", memory, counts=counts)
 

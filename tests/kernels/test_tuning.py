@@ -37,7 +37,7 @@ def test_the_fastest_is_measured_once_and_kept(tmp_path, monkeypatch):
         calls.append(candidate[0])
         if candidate[0] == "broken":
             raise RuntimeError("does not run here")
-        for _ in range(20 if candidate[0] == "slow" else 1):
+        for _ in range(200 if candidate[0] == "slow" else 1):  # others may be on the device
             x.mul_(1)
 
     assert tuning.choose("test", (1, "a"), CANDIDATES, run, device) == ["fast", 2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grace.kernels.fp8_rows.reference import LARGEST, LEAST_SCALE
+from grace.kernels.fp8_rows.reference import scales_reference
 
 
 def cross_attention_reference(
@@ -47,6 +47,4 @@ def value_scales_reference(value: Tensor, lengths: Tensor | None) -> Tensor:
     if lengths is not None:
         beyond = torch.arange(value.shape[2], device=value.device) >= lengths[:, None]
         largest = largest.masked_fill(beyond, 0)
-    largest = largest.amax(1)
-    scales = (largest / LARGEST).clamp_min(LEAST_SCALE).masked_fill(largest == 0, 1.0)
-    return scales.masked_fill(~largest.isfinite(), torch.nan)
+    return scales_reference(largest.amax(1))

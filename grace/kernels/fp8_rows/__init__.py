@@ -2,8 +2,10 @@
 
 A row's scale is the largest magnitude in it by 448, E4M3's largest number, so that nothing
 saturates; 2^-126 where that would be less, 1 for a row of zeros. Its values are the row by its
-scale, rounded to the nearest, ties to even. All before that is float32. A row that holds NaN or an
-infinity gets the scale NaN, and so is NaN as a whole; no other row notices. No gradients.
+scale, rounded to the nearest, ties to even. All before that is float32, and so that every backend
+rounds alike, the scale is a product with float32(1 / 448), and the row is multiplied by the
+scale's correctly rounded inverse. A row that holds NaN or an infinity gets the scale NaN, and so is
+NaN as a whole; no other row notices. No gradients.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from grace.kernels.fp8_rows.reference import LARGEST, LEAST_SCALE
+from grace.kernels.fp8_rows.reference import LEAST_SCALE, PER_LARGEST
 from grace.kernels.tuning import choose
 
 # [columns of one piece, warps]
@@ -51,7 +51,7 @@ def rms_norm_fp8_triton(
         block, warps = candidate
         rms_norm_fp8_kernel[(x.shape[0],)](
             x, residual, weight, values, scales, total, eps,
-            None if gate_bound is None else gated_scales, (gate_bound or 0.0) / LARGEST,
+            None if gate_bound is None else gated_scales, (gate_bound or 0.0) * PER_LARGEST,
             DIM=x.shape[1], ADD=residual is not None, BLOCK=block, num_warps=warps,
         )  # fmt: skip
 
@@ -88,7 +88,7 @@ def _run_fastest(operation: str, x: Tensor, run: Callable[[list[int]], None]) ->
 
 
 # What a kernel reads of its module must be a constant to the compiler.
-_LARGEST = tl.constexpr(LARGEST)
+_PER_LARGEST = tl.constexpr(PER_LARGEST)
 _LEAST_SCALE = tl.constexpr(LEAST_SCALE)
 _INFINITY = tl.constexpr(0x7F800000)  # its bits
 
@@ -102,8 +102,7 @@ def magnitude(value):
 @triton.jit
 def scale_of(largest):
     """Return the scale of a row of a largest `magnitude`."""
-    # Divisions round like the reference's.
-    scale = tl.div_rn(largest.to(tl.float32, bitcast=True), _LARGEST)
+    scale = largest.to(tl.float32, bitcast=True) * _PER_LARGEST
     scale = tl.where(largest == 0, 1.0, tl.maximum(scale, _LEAST_SCALE))
     return tl.where(largest >= _INFINITY, float("nan"), scale)
 
@@ -115,7 +114,7 @@ def store_row(
 ):  # fmt: skip
     """Quantise a row held in pieces `[BLOCK]`; `largest` is its largest magnitude."""
     scale = scale_of(largest)
-    inverse = tl.div_rn(1.0, scale)
+    inverse = tl.div_rn(1.0, scale)  # rounded like the reference's; `/` is not
     tl.store(scales + row, scale)
     squares = tl.zeros([BLOCK], tl.float32)
     for piece in tl.static_range(len(held)):

@@ -72,7 +72,8 @@ def num_multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-@triton.jit
+# One compilation for all numbers of rows: a bucket, or one row, must not meet a new one.
+@triton.jit(do_not_specialize=["rows"])
 def linear_kernel(
     x, weight, out, residual, bias, x_scales, weight_scales, out_scales, rows, columns, depth,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,

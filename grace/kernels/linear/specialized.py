@@ -98,7 +98,7 @@ def layout_of(block: tuple[int, int], dtype: torch.dtype) -> gl.NVMMASharedLayou
     return gl.NVMMASharedLayout.get_default_for(block, GL_DTYPES[dtype])
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["rows"])  # one compilation for all numbers of them
 def specialized_kernel(
     x, weight, out, residual, bias, x_scales, weight_scales, out_scales, rows, columns, depth,
     HEIGHT: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,

@@ -117,6 +117,11 @@ def test_a_wrong_timeout_is_400(client, value):
     check_error(post(client, b'{"id": 1}', **{"x-timeout-ms": value}), 400, "x-timeout-ms")
 
 
+def test_errors_below_v2_are_texts_as_its_protocol_has_them(client):
+    response = client.get("/v2/nothing")
+    assert response.json() == {"error": "path: there is no such page; /docs lists them"}
+
+
 def test_other_paths_and_methods(client):
     check_error(client.get("/nothing"), 404, "path")
     check_error(client.get("/v1/retrieve/"), 404, "path")

@@ -49,7 +49,7 @@ class GeneratorPath:
         plan: widths.
     """
 
-    on_device = False
+    inputs_device = "cpu"
 
     def __init__(
         self, generator: Generator, index: Index, device: str, matching: str, plan: BeamPlan
@@ -132,8 +132,8 @@ class StepPath:
         table_bytes: int,
     ):
         self._model, self._index, self._lock = model, index, threading.Lock()
-        self.on_device = torch.device(device).type == "cuda"
-        if self.on_device:
+        self.inputs_device = device
+        if torch.device(device).type == "cuda":
             on_device = DeviceIndex(index, device, matching)
             trie, self._matcher = on_device.trie, on_device.matcher
         else:

@@ -127,24 +127,30 @@ class Retriever:
         return self._path.inputs([request.features for request in requests])
 
     def launch(self, requests: Sequence[Request], inputs: Inputs, trace: bool) -> Searching:
-        """Search for these requests; on a GPU this only enqueues the search."""
+        """Begin the search for these requests; see `Path.launch`."""
         features = [request.features for request in requests]
         targetings = [request.targeting for request in requests]
         return self._path.launch(features, inputs, targetings, trace)
 
     def find(
-        self, requests: Sequence[Request], searching: Searching, trace: bool
+        self, requests: Sequence[Request], searching: Searching, beams: Beams, trace: bool
     ) -> tuple[list[Found], list[Trace | None]]:
-        """Wait for the SIDs of these requests; return their eligible ads, and traces if asked."""
-        beams, stages = searching.wait(), searching.stages
-        with stages.stage("filter"):
+        """Return these requests' eligible ads, and traces if asked.
+
+        Args:
+            requests: as they were launched.
+            searching: what `launch` returned.
+            beams: what its `wait` returned.
+            trace: whether the search was launched with it.
+        """
+        with searching.stages.stage("filter"):
             found = find_ads(self.index, requests, beams, searching.unknown_items, self.top_k)
         return found, self._traces(requests, searching, beams) if trace else [None] * len(found)
 
     @property
-    def on_device(self) -> bool:
-        """Whether the tensors of `inputs` belong on a GPU, where `launch` waits for nothing."""
-        return self._path.on_device
+    def inputs_device(self) -> str:
+        """Where `launch` wants the tensors of `inputs`: on a GPU it only enqueues the search."""
+        return self._path.inputs_device
 
     def warm(self) -> None:
         """Do what the first batch would otherwise have to wait for."""
@@ -156,7 +162,7 @@ class Retriever:
         encode_ms = (time.perf_counter() - start) * 1e3
         searching = self.launch(requests, inputs, trace)
         searching.stages["prefill"] += encode_ms
-        found, traces = self.find(requests, searching, trace)
+        found, traces = self.find(requests, searching, searching.wait(), trace)
         return [
             Result.of(request.id, one, self.index, how)
             for request, one, how in zip(requests, found, traces, strict=True)

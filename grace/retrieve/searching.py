@@ -70,10 +70,11 @@ class Path(Protocol):
     """One way to search; any thread may call it.
 
     Attributes:
-        on_device: whether the encoder's inputs belong on a GPU, where `launch` waits for nothing.
+        inputs_device: where `launch` wants the tensors of `inputs`: the CPU, or a GPU, where it
+            waits for nothing.
     """
 
-    on_device: bool
+    inputs_device: str
 
     def parse(self, features: dict) -> Any:
         """Return one request's features as `inputs` and `launch` take them.
@@ -96,7 +97,7 @@ class Path(Protocol):
 
         Args:
             features: of `parse`.
-            inputs: of `inputs`, on either device; not to be changed before the search is over.
+                inputs: of `inputs`; not to be changed before the search is over.
             targetings: what each request says of itself.
             trace: whether beams tell what entered each step.
         """

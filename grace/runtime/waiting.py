@@ -1,4 +1,4 @@
-"""Items that wait, in every order that matters: by turns, by age, by deadline, by whose are most."""
+"""Items that wait, in every order that matters: turns, age, deadlines, and whose are most."""
 
 from __future__ import annotations
 

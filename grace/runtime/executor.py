@@ -6,42 +6,22 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from grace.errors import ConfigError
 from grace.runtime.batcher import Closed
 from grace.runtime.context import Context
 from grace.runtime.frame import Frame, check_shape
-from grace.runtime.gpu import ANCHOR_S, GpuSide
+from grace.runtime.gpu import CLOCK_S, GpuSide
 from grace.runtime.graph import Graph, Node
+from grace.runtime.run import Done, Run
 from grace.runtime.timeline import Timeline
 
 _log = logging.getLogger(__name__)
-Done = Callable[[Any, Exception | None], None]
 _LAST = float("inf")  # comes after every batch's number
-
-
-class _Run:
-    """A batch in flight.
-
-    Attributes:
-        waits: for each node, how many of its inputs are still to come; of the executor's lock.
-        active: nodes queued or running; of the executor's lock.
-        error: the first that happened; nodes that have not begun are left out then.
-    """
-
-    __slots__ = ("active", "context", "done", "error", "number", "payload", "rows", "waits")
-
-    def __init__(self, payload: Any, rows: int, done: Done, context: Context, waits: list[int]):
-        self.payload, self.rows, self.done, self.context = payload, rows, done, context
-        self.number = -1
-        self.waits = waits
-        self.active = 0
-        self.error: Exception | None = None
 
 
 class Executor:
@@ -49,10 +29,12 @@ class Executor:
 
     A node runs on threads of its own, one an instance, as soon as its inputs are there; of several
     batches the oldest goes first. Nodes on a GPU only launch: their inputs are there once the work
-    that writes them is launched on the batch's stream. A thread waits for the GPU only before a CPU node that
-    reads what the GPU writes, and at a batch's end if work is still under way.
+    that writes them is launched on the batch's stream. A thread waits for the GPU only before a CPU
+    node that reads what the GPU writes, and at a batch's end if work is still under way.
 
     An error in a node ends its batch alone.
+
+    An executor lives until it is closed; `close` frees its threads.
 
     Args:
         graph: what runs.
@@ -61,7 +43,7 @@ class Executor:
         freed: called whenever a context has become free, on any thread; must not block.
 
     Raises:
-        ConfigError: if the graph's GPU is not there.
+        ConfigError: if `contexts` is below 1 or the graph's GPU cannot be used.
     """
 
     def __init__(
@@ -80,25 +62,20 @@ class Executor:
         self._gpu = None if graph.gpu is None else GpuSide(graph, timeline)
         self._changed = threading.Condition()
         self._free = [Context(graph) for _ in range(contexts)]
-        self._live: set[_Run] = set()
+        self._live: set[Run] = set()
         self._closed = False
         self._submitted = 0
         self._began = time.perf_counter()
-        self._waits = [len(node.inputs) for node in graph.nodes]
-        self._work = [[0.0] * node.instances for node in graph.nodes]
+        self._worked = [[0.0] * node.instances for node in graph.nodes]  # seconds
         self._queues: list[queue.PriorityQueue] = [queue.PriorityQueue() for _ in graph.nodes]
-        self._ending: queue.SimpleQueue[_Run | None] = queue.SimpleQueue()
+        self._ending: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         self._threads = [
-            threading.Thread(
-                target=self._serve, args=(i, k), name=f"{node.name}-{k}", daemon=True
-            )
+            threading.Thread(target=self._serve, args=(i, k), name=f"{node.name} {k}", daemon=True)
             for i, node in enumerate(graph.nodes)
             for k in range(node.instances)
-        ]  # fmt: skip
+        ]
         if self._gpu is not None:
-            self._threads.append(
-                threading.Thread(target=self._serve_ends, name="gpu-end", daemon=True)
-            )
+            self._threads.append(threading.Thread(target=self._serve_ends, daemon=True))
         for thread in self._threads:
             thread.start()
 
@@ -120,9 +97,12 @@ class Executor:
         Args:
             payload: an object of the caller's; every node gets it as `frame.payload`.
             rows: of the batch.
-            inputs: the graph's inputs, each of its spec's dtype and no larger; copied here.
-            done: called once with the payload and None, or the error that ended the batch, on a
-                thread of the executor. The batch's memory stays until it returns, and its context is free after that.
+            inputs: the graph's inputs, each of its spec's dtype and device and no larger; copied
+                before this returns.
+            done: called once with the payload and None, or the error that ended the batch. It runs
+                on a thread of the executor (on this one if the inputs cannot be copied) and must
+                not wait for the executor. The batch's memory stays as it is until it returns; only
+                then is the context free.
             timeout: seconds to wait for a context; None waits as long as it takes, 0 not at all.
 
         Returns:
@@ -142,20 +122,17 @@ class Executor:
                 raise Closed("the executor is closed")
             if not self._free:
                 return False
-            run = _Run(payload, rows, done or _nothing, self._free.pop(), list(self._waits))
-            run.number = self._submitted
+            context = self._free.pop()
+            run = Run(self.graph, context, self._submitted, payload, rows, done or _nothing)
             self._submitted += 1
-            run.active = 1  # this thread
             self._live.add(run)
-        run.context.begin()
         try:
-            for name, tensor in inputs.items():
-                self._put_input(run.context, name, tensor)
-            if self._gpu is not None:
-                self._gpu.copy_over(run.context, None, list(inputs))
-        except Exception as error:
-            run.error = error
-        self._go_on(run, tuple(inputs), start=True)
+            self._put_inputs(context, inputs)
+        except Exception as error:  # of the GPU, or for want of memory
+            self._fail(run, error)
+        with self._changed:
+            ready, over = run.start(inputs), run.over
+        self._go_on(run, ready, over)
         return True
 
     def close(self, drain: bool = True, timeout: float | None = None) -> bool:
@@ -169,20 +146,20 @@ class Executor:
             timeout: seconds to wait for them; None waits as long as it takes.
 
         Returns:
-            Whether all ended in time. If not, their threads go on until they do.
+            Whether all ended in time. If not, they go on, and so do the threads.
         """
         with self._changed:
             self._closed = True
             if not drain:
                 for run in self._live:
-                    run.error = run.error or Closed("the executor was closed")
+                    run.fail(Closed("the executor was closed"))
             self._changed.notify_all()
             if not self._changed.wait_for(lambda: not self._live, timeout):
                 return False
             threads, self._threads = self._threads, []
-        for node, node_queue in zip(self.graph.nodes, self._queues, strict=True):
+        for node, waiting in zip(self.graph.nodes, self._queues, strict=True):
             for _ in range(node.instances):
-                node_queue.put((_LAST, None))
+                waiting.put((_LAST, None))
         self._ending.put(None)
         for thread in threads:
             thread.join()
@@ -191,17 +168,20 @@ class Executor:
     def busy_seconds(self) -> dict[str, list[float]]:
         """Return the seconds that each instance of a node has worked, by node.
 
-        For a node on a GPU that is the GPU's time from its first operation to its last, counted
-        when the batch has ended; for a CPU node the thread's time inside `run`.
+        For a GPU node that is the GPU's time from its first operation to its last, counted when
+        the batch has ended; for a CPU node its thread's time inside `run`.
         """
-        return {
-            node.name: list(work) for node, work in zip(self.graph.nodes, self._work, strict=True)
-        }
+        pairs = zip(self.graph.nodes, self._worked, strict=True)
+        return {node.name: list(worked) for node, worked in pairs}
 
     def busy(self) -> dict[str, list[float]]:
-        """Return `busy_seconds` as shares of the time since the executor began, 0 to 1."""
+        """Return `busy_seconds` as shares of the time since the executor began, 0 to 1.
+
+        For the share of a shorter time, subtract two readings of `busy_seconds`.
+        """
+        busy = self.busy_seconds()
         passed = time.perf_counter() - self._began
-        return {name: [s / passed for s in work] for name, work in self.busy_seconds().items()}
+        return {name: [seconds / passed for seconds in worked] for name, worked in busy.items()}
 
     def _check_inputs(self, inputs: dict[str, Tensor]) -> None:
         if set(inputs) != set(self.graph.inputs):
@@ -209,125 +189,140 @@ class Executor:
             got = ", ".join(sorted(inputs)) or "none"
             raise ValueError(f"inputs: expected {expected}, got {got}")
         for name, spec in self.graph.inputs.items():
-            tensor = inputs[name]
-            if tensor.dtype != spec.dtype:
-                raise ValueError(f"input {name!r}: expected {spec.dtype}, got {tensor.dtype}")
-            check_shape(tuple(tensor.shape), spec.shape, f"input {name!r}")
+            tensor, where = inputs[name], f"input {name!r}"
+            kind = spec.device.partition(":")[0]
+            if tensor.dtype != spec.dtype or tensor.device.type != kind:
+                got = f"{tensor.dtype} on {tensor.device}"
+                raise ValueError(f"{where}: expected {spec.dtype} on {spec.device}, got {got}")
+            check_shape(tuple(tensor.shape), spec.shape, where)
 
-    def _put_input(self, context: Context, name: str, tensor: Tensor) -> None:
-        context.set_shape(name, tuple(tensor.shape))
-        if not self.graph.is_on_gpu(name):
-            context.view(name, on_gpu=False).copy_(tensor)
-        else:
-            self._gpu.put_input(context, name, tensor)
+    def _put_inputs(self, context: Context, inputs: dict[str, Tensor]) -> None:
+        context.begin()
+        for name, tensor in inputs.items():
+            context.set_shape(name, tuple(tensor.shape))
+            if self.graph.is_on_gpu(name):
+                self._gpu.put_input(context, name, tensor)
+            else:
+                context.view(name, on_gpu=False).copy_(tensor)
+        if self._gpu is not None:
+            self._gpu.copy_over(context, None, inputs)
 
     def _serve(self, i: int, instance: int) -> None:
-        node, node_queue = self.graph.nodes[i], self._queues[i]
-        while (run := node_queue.get()[1]) is not None:
-            if run.error is None:
-                try:
-                    self._run_node(run, i, instance)
-                except Exception as error:
-                    with self._changed:
-                        run.error = run.error or error
-            self._go_on(run, [spec.name for spec in node.outputs])
+        while self._serve_one(i, instance):
+            pass
 
-    def _run_node(self, run: _Run, i: int, instance: int) -> None:
-        node, context = self.graph.nodes[i], run.context
+    def _serve_one(self, i: int, instance: int) -> bool:
+        """Run a node for the next batch; no name outlives it that would keep the batch alive."""
+        run = self._queues[i].get()[1]
+        if run is None:
+            return False
+        node = self.graph.nodes[i]
+        if run.error is None:
+            try:
+                self._run_node(run, node, i, instance)
+            except BaseException as error:  # even SystemExit: this thread belongs to all batches
+                self._fail(run, error)
+        with self._changed:
+            ready, over = run.advance([spec.name for spec in node.outputs]), run.over
+        self._go_on(run, ready, over)
+        return True
+
+    def _run_node(self, run: Run, node: Node, i: int, instance: int) -> None:
+        context = run.context
         frame = Frame(self.graph, node, context, run.payload, run.rows, run.number, instance)
         if node.device != "cpu":
             self._gpu.launch(frame, node, i, instance, context)
         else:
-            if self._gpu is not None:
-                self._wait_for_gpu(run, node, instance)
             start = time.perf_counter()
+            if self._gpu is not None and self._gpu.wait_for_inputs(node, context):
+                waited = time.perf_counter()
+                self._note(run, node, instance, start, waited, f"{node.name} waits for the GPU")
+                start = waited
             try:
                 node.run(frame)
             finally:
                 end = time.perf_counter()
-                self._work[i][instance] += end - start
-                self._note(node.name, instance, start, end, run)
+                self._worked[i][instance] += end - start
+                self._note(run, node, instance, start, end)
         if self._gpu is not None:
             self._gpu.copy_over(context, node.name, [spec.name for spec in node.outputs])
 
-    def _wait_for_gpu(self, run: _Run, node: Node, instance: int) -> None:
-        start = time.perf_counter()
-        if self._gpu.wait_for_inputs(node, run.context):
-            end = time.perf_counter()
-            self._note(node.name, instance, start, end, run, f"{node.name} waits for the GPU")
-
     def _note(
-        self, node: str, instance: int, start: float, end: float, run: _Run, name: str | None = None
+        self, run: Run, node: Node, instance: int, start: float, end: float, name: str | None = None
     ) -> None:
         if self._timeline is not None:
-            self._timeline.add(node, instance, start, end, run.number, run.rows, name=name)
+            self._timeline.add(
+                node.name, instance, start, end, batch=run.number, rows=run.rows, name=name
+            )
 
-    def _go_on(self, run: _Run, written: Iterable[str], start: bool = False) -> None:
-        """A node of a batch, or its submission, is over: queue what may run now, or end the batch."""
-        ready = []
+    def _fail(self, run: Run, error: BaseException) -> None:
         with self._changed:
-            if run.error is None:
-                if start:
-                    ready = [i for i, waits in enumerate(run.waits) if not waits]
-                for name in written:
-                    for i in self.graph.readers[name]:
-                        run.waits[i] -= 1
-                        if not run.waits[i]:
-                            ready.append(i)
-            run.active += len(ready) - 1
-            over = not run.active
+            run.fail(error)
+
+    def _go_on(self, run: Run, ready: list[int], over: bool) -> None:
         for i in ready:
             self._queues[i].put((run.number, run))
         if over:
             self._end(run)
 
-    def _end(self, run: _Run) -> None:
-        """Free a batch's context, once the GPU has left its memory."""
-        try:
-            if self._gpu is not None and not run.context.stream.query():
-                self._ending.put(run)
-                return
-            self._finish(run)
-        except Exception as error:  # of the GPU
-            run.error = run.error or error
-            self._finish(run)
+    def _end(self, run: Run) -> None:
+        """Finish a batch whose nodes are over, once the GPU has left its memory."""
+        if self._gpu is not None:
+            try:
+                if not run.context.stream.query():
+                    self._ending.put(run)
+                    return
+            except RuntimeError as error:
+                self._fail(run, error)
+        self._finish(run)
 
     def _serve_ends(self) -> None:
-        """Wait for the GPU where a batch's last work is there."""
-        while True:
-            self._gpu.set_clock()
-            try:
-                run = self._ending.get(timeout=ANCHOR_S if self._timeline else None)
-            except queue.Empty:
-                continue
-            if run is None:
-                return
-            try:
-                run.context.stream.synchronize()
-            except Exception as error:
-                run.error = run.error or error
-            self._finish(run)
+        while self._serve_end():
+            pass
 
-    def _finish(self, run: _Run) -> None:
-        if self._gpu is not None and run.error is None:
-            try:
-                times = self._gpu.take_times(run.context, run.number, run.rows)
-                with self._changed:
-                    for i, instance, seconds in times:
-                        self._work[i][instance] += seconds
-            except Exception as error:
-                run.error = error
+    def _serve_end(self) -> bool:
+        """Wait for the GPU to end the next batch whose nodes are over before its work is."""
+        self._gpu.set_clock()
+        try:
+            run = self._ending.get(timeout=CLOCK_S)
+        except queue.Empty:
+            return True
+        if run is None:
+            return False
+        try:
+            run.context.stream.synchronize()
+        except RuntimeError as error:
+            self._fail(run, error)
+        self._finish(run)
+        return True
+
+    def _finish(self, run: Run) -> None:
+        if self._gpu is not None:
+            self._count_gpu_times(run)
         try:
             run.done(run.payload, run.error)
-        except Exception:
+        except BaseException:
             _log.exception("the callback of batch %d failed", run.number)
         with self._changed:
             self._live.discard(run)
             self._free.append(run.context)
             self._changed.notify_all()
         if self._freed is not None:
-            self._freed()
+            try:
+                self._freed()
+            except BaseException:
+                _log.exception("the callback for a free context failed")
+
+    def _count_gpu_times(self, run: Run) -> None:
+        try:
+            times = self._gpu.take_times(run.context, run.number, run.rows)
+        except RuntimeError as error:  # where the GPU has failed, its events fail too
+            self._fail(run, error)
+            return
+        with self._changed:
+            for i, instance, seconds in times:
+                self._worked[i][instance] += seconds
 
 
-def _nothing(payload: Any, error: Exception | None) -> None:
-    pass
+def _nothing(payload: Any, error: BaseException | None) -> None:
+    """Take a batch's end that nobody asked for."""

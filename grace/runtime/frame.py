@@ -14,7 +14,8 @@ from grace.runtime.graph import Graph, Node
 class Frame:
     """One batch, as one node may see it: its own inputs and outputs, on its device.
 
-    Tensors are views of memory that the next batch will use: they are good until the batch's `done` returns.
+    Tensors are views of memory that a later batch will use: they are good until the batch's `done`
+    returns.
 
     Attributes:
         payload: the caller's own object for this batch, passed on untouched.

@@ -13,7 +13,7 @@ from grace.runtime.frame import Frame
 from grace.runtime.graph import Graph, Node
 from grace.runtime.timeline import Timeline
 
-ANCHOR_S = 5.0  # the two clocks drift apart by less than a span's width in this time
+CLOCK_S = 5.0  # in this time the two clocks drift apart by less than a short kernel
 
 
 class GpuSide:
@@ -94,7 +94,7 @@ class GpuSide:
         return bool(events)
 
     def take_times(self, context: Context, batch: int, rows: int) -> list[tuple[int, int, float]]:
-        """Return (node, instance, seconds) of a batch whose work has ended; spans to the timeline."""
+        """Return (node, instance, seconds) for a batch whose work has ended; note it as spans."""
         times = []
         for i, instance, start, end, anchor in context.spans:
             seconds = start.elapsed_time(end) / 1e3
@@ -106,10 +106,10 @@ class GpuSide:
         return times
 
     def set_clock(self) -> None:
-        """Note which moment of the GPU's clock is which of ours, if a timeline asks and it is time."""
+        """Note which moment of the GPU's clock is which of ours, where a timeline needs it."""
         if self._timeline is None:
             return
-        if self._anchor is not None and time.perf_counter() - self._anchor[1] < ANCHOR_S:
+        if self._anchor is not None and time.perf_counter() - self._anchor[1] < CLOCK_S:
             return
         event = torch.cuda.Event(enable_timing=True)
         event.record(self._clock)

@@ -22,7 +22,7 @@ class TensorSpec:
         name: its own in the graph.
         dtype: of its elements.
         shape: the most of each dimension; the first is the batch.
-        device: where its producer writes it: "cpu", "cuda" or "cuda:N". Nodes elsewhere read a copy.
+        device: of its producer, "cpu", "cuda" or "cuda:N". Nodes elsewhere get a copy.
     """
 
     name: str

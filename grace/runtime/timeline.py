@@ -67,9 +67,8 @@ class Timeline:
         if any(gpu for gpu, _, _ in tracks):
             heads.append(_meta("process_name", GPU, 0, "GPU"))
         for (gpu, node, instance), track in tracks.items():
-            heads.append(
-                _meta("thread_name", GPU if gpu else HOST, track, f"{node} {instance}")
-            )  # fmt: skip
+            process = GPU if gpu else HOST
+            heads.append(_meta("thread_name", process, track, f"{node} {instance}"))
         other = {"forgotten_spans": forgotten, "written_at": time.strftime("%FT%TZ", time.gmtime())}
         return json.dumps(
             {"traceEvents": heads + events, "displayTimeUnit": "ms", "otherData": other}

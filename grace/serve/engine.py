@@ -84,17 +84,15 @@ class Engine:
             model = load_model(model)
         self._timeline_path = timeline
         self._timeline = None if timeline is None else Timeline()
-        self._lock = threading.RLock()  # of `_open`, `_pipelines` and `_failed`
+        self._lock = threading.RLock()  # of the sets and the list
         self._open: set[Ticket] = set()
+        self._in_flight: set[Job] = set()
+        self._searching: set[Job] = set()
         self._pipelines: list[Pipeline] = []  # in the order in which they were prepared
         self._failed: str | None = None
         self._batch_s = 0.0  # how long a batch took lately
         self._counts = Counts()
         self._draining = False
-        self._turn = threading.Condition()  # of what follows, and of the batcher's length
-        self._in_flight: set[Job] = set()
-        self._searching: set[Job] = set()
-        self._wakes_at = 0.0
         self._batcher: Batcher[Ticket] = Batcher(max(options.max_admitted, 1), self._dropped)
 
         def prepare(version: Index) -> Pipeline:
@@ -166,9 +164,8 @@ class Engine:
         except Full:
             self._counts.note_outcome("overloaded")
             raise self._overloaded() from None
-        if len(self._batcher) >= self.options.max_batch or ticket.deadline < self._wakes_at:
-            with self._turn:
-                self._turn.notify()
+        if len(self._batcher) >= self.options.max_batch:
+            self._batcher.wake()
         return ticket
 
     def drain(self, timeout_s: float = 30.0) -> bool:
@@ -179,8 +176,6 @@ class Engine:
         end = time.monotonic() + timeout_s
         self._draining = True
         self._batcher.close()
-        with self._turn:
-            self._turn.notify()
         self._thread.join(timeout_s)
         self._batcher.close(drain=False)
         with self._lock:
@@ -210,8 +205,9 @@ class Engine:
     def _feed(self) -> None:
         current = self._newest()
         while True:
-            self._await_turn()
-            tickets = self._batcher.take(self.options.max_batch, self.options.max_wait_ms / 1e3)
+            tickets = self._batcher.take(
+                self.options.max_batch, self.options.max_wait_ms / 1e3, self._may_form
+            )
             if not tickets:
                 return
             taken = time.monotonic()
@@ -222,7 +218,7 @@ class Engine:
             waits_ms = [(taken - ticket.submitted) * 1e3 for ticket in tickets]
             self._counts.note_batch(len(tickets), current.version, waits_ms)
             job = Job(tickets, taken)
-            with self._turn:
+            with self._lock:
                 self._in_flight.add(job)
                 self._searching.add(job)
             try:
@@ -233,17 +229,10 @@ class Engine:
     def _newest(self) -> Pipeline:
         return self._fixed if self.reader is None else self.reader.prepared
 
-    def _await_turn(self) -> None:
-        """Wait until a batch may be formed."""
-        while True:
-            pause = self._batcher.expire()
-            with self._turn:
-                room = len(self._in_flight) < self.options.contexts
-                if room and (not self._searching or len(self._batcher) >= self.options.max_batch):
-                    return
-                self._wakes_at = float("inf") if pause is None else time.monotonic() + pause
-                self._turn.wait(pause)
-                self._wakes_at = 0.0
+    def _may_form(self) -> bool:
+        """Whether a context is free, and the device idle or a batch full."""
+        room = len(self._in_flight) < self.options.contexts
+        return room and (not self._searching or len(self._batcher) >= self.options.max_batch)
 
     def _retire_before(self, newest: Pipeline) -> None:
         with self._lock:
@@ -274,9 +263,9 @@ class Engine:
     def searched(self, job: Job) -> None:
         """See `Owner`."""
         self._failed = None
-        with self._turn:
+        with self._lock:
             self._searching.discard(job)
-            self._turn.notify()
+        self._batcher.wake()
 
     def ended(self, job: Job, error: Exception | None) -> None:
         """See `Owner`."""
@@ -287,10 +276,10 @@ class Engine:
             if _is_of_device(error):
                 self._failed = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         self._counts.note_ended(job.stages_ms, job.replayed, job.funnels)
-        with self._turn:
+        with self._lock:
             self._searching.discard(job)
             self._in_flight.discard(job)
-            self._turn.notify()
+        self._batcher.wake()
 
     def _leave(self, ticket: Ticket, outcome: str) -> bool:
         """Note how a request ended; whether it had not ended before."""

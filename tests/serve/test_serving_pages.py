@@ -76,7 +76,7 @@ def test_the_pages_lines_run_against_a_real_process(tmp_path):
     first, end = decoder.raw_decode(told[0])
     second, end = decoder.raw_decode(told[0], end)
     assert (first["id"], len(first["ads"]), second["id"]) == ("u1", 3, "7")
-    assert 'grace_requests_total{outcome="answered"} 2.0' in told[0][end:]
+    assert 'grace_requests_total{outcome="ok"} 2.0' in told[0][end:]
     assert json.loads(told[1])["funnel"]["returned_ads"] == 3
     logged = [json.loads(line) for line in log.splitlines()]
     assert [line["status"] for line in logged if "status" in line] == [200] * 4

@@ -5,8 +5,9 @@
 
 `grace serve`'s application in this process, over loopback, and `grace load` in other processes on
 other cores. Case `paper`: GRACE's model with random weights, 4·10^7 ads on 3·10^7 SIDs drawn as in
-`benchmarks.exact_arrays`, requests of 64 places and 128 events, on a GPU. Case `demo`: what
-`grace demo` trained, on a CPU. docs/load.md says what the metrics are.
+`benchmarks.exact_arrays`, requests of 64 places and 64 events (as many as the model has tokens that
+start from the newest), on a GPU. Case `demo`: what `grace demo` trained, on a CPU. docs/load.md says
+what the metrics are.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ OPEN_RATE = 1200.0
 """Requests a second that one GPU is to carry."""
 PACE_S = 0.03
 """Between two batches that come alone: in about that time GRACE gathers 16 users (section 5)."""
+TRACE_S = 2.0
+"""That a trace of the GPU may take, longer than what it traces."""
 BEGAN = time.perf_counter()
 
 
@@ -106,6 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict]:
     parser.add_argument("--open", help="requests a second, such as 1200")
     parser.add_argument("--wait-ms", type=float, default=2.0, help="for a batch to fill")
     parser.add_argument("--contexts", type=int, default=3, help="batches in flight")
+    parser.add_argument("--events", type=int, default=64, help="of a history, case paper")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--small", action="store_true", help="tiny sizes, nothing saved")
     parser.add_argument("--add", action="store_true", help="keep other variants of this commit")
@@ -124,6 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict]:
             for name in names:
                 rows += measure.rows(variants[name])
     finally:  # what is measured stays, even if a later variant fails
+        gc.unfreeze()
         if rows:
             record.show("serve", rows)
             if not options.small:
@@ -181,8 +186,9 @@ class Measurement:
         if options.case == "demo":
             return demo_world(options.demo)
         if options.small:
-            return paper_world(1e-4, small_shape("dynamic"), options.seed, "cpu")
-        return paper_world(options.scale, read_shape("dynamic"), options.seed, self._device)
+            return paper_world(1e-4, small_shape("dynamic"), options.events, options.seed, "cpu")
+        shape = read_shape("dynamic")
+        return paper_world(options.scale, shape, options.events, options.seed, self._device)
 
     def _full_rows(self, engine: Engine, variant: Variant) -> Iterator[dict]:
         times_ms, stages = [], []
@@ -216,19 +222,21 @@ class Measurement:
     def _watched_rows(self, url: str, watch: Watch, name: str, in_flight: int) -> Iterator[dict]:
         """One level more, with threads sampled and passages noted: it may be a little slower."""
         case, on_gpu = self._case, self._device == "cuda"
+        warmup = self._plan.warmup + (TRACE_S if on_gpu else 0.0)
         watch.passages.clear()
         watch.on = True
-        process = self._generator.start(url, [in_flight])
+        process = self._generator.start(url, [in_flight], warmup=warmup)
         while not watch.passages and process.poll() is None:
             time.sleep(0.01)
-        first = time.monotonic()
+        opens = time.monotonic() + warmup
         time.sleep(self._plan.warmup)
+        busy = kernel_share() if on_gpu else None  # before the window: tracing takes time
+        time.sleep(max(opens - time.monotonic(), 0))
         with Sampler(on_gpu) as sampler:
             time.sleep(self._plan.seconds / 2)
-        busy = kernel_share() if on_gpu else None
         (level,) = result(process)["levels"]
         watch.on = False
-        passages = [each for each in watch.passages if each.began >= first + self._plan.warmup]
+        passages = [each for each in watch.passages if each.began >= opens]
         counts = {"in_flight": in_flight}
         yield from passage_rows(case, name, passages, level["mean_ms"], counts)
         for kind, share in sampler.shares().items():

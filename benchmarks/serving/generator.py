@@ -33,12 +33,17 @@ class Generator:
     p99_ms: float
 
     def start(
-        self, url: str, closed: Sequence[int], opened: Sequence[float] = ()
+        self,
+        url: str,
+        closed: Sequence[int],
+        opened: Sequence[float] = (),
+        warmup: float | None = None,
     ) -> subprocess.Popen:
-        """Begin a measurement of levels; `result` waits for it."""
+        """Begin a measurement of levels, with another warm-up if asked; `result` waits for it."""
+        warmup = self.warmup if warmup is None else warmup
         command = [
             sys.executable, "-m", "grace", "load", "--url", url, "--requests", str(self.requests),
-            "--duration", str(self.seconds), "--warmup", str(self.warmup), "--json",
+            "--duration", str(self.seconds), "--warmup", str(warmup), "--json",
             "--mean", str(self.mean_ms), "--p99", str(self.p99_ms),
             "--processes", str(len(self.cores)), "--order", "sample",
         ]  # fmt: skip

@@ -89,5 +89,3 @@ def called(code: CodeType, instruction: int) -> str:
     text = linecache.getline(code.co_filename, first).encode()[start:].decode("utf-8", "replace")
     name, bracket, _ = text.partition("(")
     return name.strip() if bracket else ""
-
-

@@ -23,18 +23,13 @@ from grace.model import EncoderDecoder, FeatureSpec
 
 POOL = 1024
 """Distinct requests; more than a level has in flight."""
-EVENTS = 128
-"""Of a request's history."""
-FEATURES = {
-    "fields": [
-        {"name": "age", "kind": "numeric"},
-        {"name": "gender", "kind": "categorical"},
-        {"name": "country", "kind": "categorical"},
-        {"name": "interests", "kind": "bag", "max_length": 40},
-        {"name": "history", "kind": "sequence", "max_length": EVENTS},
-    ]
-}
-"""Of the paper's inputs it is said that they are a profile, a context and behaviour sequences."""
+FIELDS = (
+    {"name": "age", "kind": "numeric"},
+    {"name": "gender", "kind": "categorical"},
+    {"name": "country", "kind": "categorical"},
+    {"name": "interests", "kind": "bag", "max_length": 40},
+)
+"""Besides the history; of the paper's inputs only the kinds are known."""
 ACTIONS = ("view", "click", "buy")
 START = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -62,12 +57,13 @@ class World:
         return path
 
 
-def paper_world(scale: float, shape: Shape, seed: int, device: str) -> World:
+def paper_world(scale: float, shape: Shape, events: int, seed: int, device: str) -> World:
     """Draw a catalogue as `benchmarks.exact_arrays` does, whole enough to be retrieved from.
 
     Args:
         scale: 1 for 4·10^7 ads on 3·10^7 SIDs.
         shape: of the model, whose weights are random.
+        events: of a request's history.
         seed: of everything.
         device: that draws the arrays.
     """
@@ -88,16 +84,18 @@ def paper_world(scale: float, shape: Shape, seed: int, device: str) -> World:
         )
     )
     draw = np.random.default_rng([seed, 1])
-    requests = [paper_request(number, num_ads, draw) for number in range(POOL)]
+    requests = [paper_request(number, num_ads, events, draw) for number in range(POOL)]
     torch.manual_seed(seed)
-    features = FeatureSpec.from_dict(FEATURES).fit([request["features"] for request in requests])
+    fields = [*FIELDS, {"name": "history", "kind": "sequence", "max_length": events}]
+    declared = FeatureSpec.from_dict({"fields": [dict(field) for field in fields]})
+    features = declared.fit([request["features"] for request in requests])
     model = EncoderDecoder(shape.config, features).eval()
     counts = {name: arrays.counts[name] for name in ("ads", "sids", "signatures", "place_lists")}
-    counts |= {"places_per_request": 64, "events_per_request": EVENTS}
+    counts |= {"places_per_request": 64, "events_per_request": events}
     return World(index, model, shape.plan, requests, counts)
 
 
-def paper_request(number: int, num_ads: int, draw: np.random.Generator) -> dict:
+def paper_request(number: int, num_ads: int, events: int, draw: np.random.Generator) -> dict:
     """One request with 64 places, 40 interests and a history of ads."""
 
     def some(name: str, count: int, below: int) -> list[str]:
@@ -107,11 +105,11 @@ def paper_request(number: int, num_ads: int, draw: np.random.Generator) -> dict:
     country, gender = some("country", 1, SMALL["country"])[0], some("gender", 1, SMALL["gender"])[0]
     interests = some("interest", 40, SMALL["interest"])
     history = [
-        {"ad_id": ad_id, "action": ACTIONS[action], "at": moment - 3600 * (EVENTS - i)}
+        {"ad_id": ad_id, "action": ACTIONS[action], "at": moment - 3600 * (events - i)}
         for i, (ad_id, action) in enumerate(
             zip(
-                draw.integers(1, num_ads, EVENTS, endpoint=True).tolist(),
-                draw.integers(0, len(ACTIONS), EVENTS).tolist(),
+                draw.integers(1, num_ads, events, endpoint=True).tolist(),
+                draw.integers(0, len(ACTIONS), events).tolist(),
                 strict=True,
             )
         )

@@ -6,8 +6,8 @@
 `grace serve`'s application in this process, over loopback, and `grace load` in other processes on
 other cores. Case `paper`: GRACE's model with random weights, 4·10^7 ads on 3·10^7 SIDs drawn as in
 `benchmarks.exact_arrays`, requests of 64 places and 64 events (as many as the model has tokens that
-start from the newest), on a GPU. Case `demo`: what `grace demo` trained, on a CPU. docs/load.md says
-what the metrics are.
+start from the newest), on a GPU. Case `demo`: what `grace demo` trained, on a CPU. docs/load.md
+says what the metrics are.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Plan:
 
 # Of the paper's service only the P99 is given: its mean must not be what decides.
 PLANS = {
-    "paper": Plan((16, 32, 48, 64), (OPEN_RATE,), None, 4, 1, 150, 100, 100),
+    "paper": Plan((16, 32, 48, 64), (OPEN_RATE,), None, 3, 1, 100, 100, 100),
     "demo": Plan((1, 2, 4, 8, 16), (50.0,), 8, 5, 1, 50, 20, 100),
     "small": Plan((1, 3), (40.0,), 3, 0.5, 0.2, 4, 1000, 1000),
 }

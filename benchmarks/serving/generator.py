@@ -68,10 +68,13 @@ def result(process: subprocess.Popen) -> dict:
 
 
 def split_cores() -> tuple[list[int], list[int]]:
-    """Return cores for the server and for the generator, which gets a quarter, one at least."""
+    """Return cores for the server and for the generator, which gets a quarter, one at least.
+
+    Fewer than four are shared: a server without one of them would be another server.
+    """
     cores = sorted(os.sched_getaffinity(0))
     few = max(len(cores) // 4, 1)
-    return cores[:-few] or cores, cores[-few:]
+    return cores if len(cores) < 4 else cores[:-few], cores[-few:]
 
 
 @contextmanager

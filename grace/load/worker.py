@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import select
 import selectors
 import signal
@@ -77,6 +78,7 @@ def work(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader hears it, and says what to do
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     payloads = [target.payload(body) for body in bodies]
+    gc.freeze()  # what the leader had imported: a collector that visits it would be late for sends
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(FineSelector())) as runner:
         while True:
             try:

@@ -43,6 +43,7 @@ bench: setup ## every CPU benchmark, results in benchmarks/results/cpu
 	$(RUN) -m benchmarks.matching --catalog runs/catalog-1000000-uniform \
 		--catalog runs/catalog-1000000-geo --catalog runs/catalog-1000000-geo-sweep --demo runs/demo
 	$(RUN) -m benchmarks.fp8_quality --every-product --device cpu
+	$(RUN) -m benchmarks.serve --case demo --demo runs/demo
 	$(RUN) -m benchmarks.report
 
 bench-gpu: ## benchmarks that need a CUDA device, in the environment at hand
@@ -52,6 +53,7 @@ bench-gpu: ## benchmarks that need a CUDA device, in the environment at hand
 	python3 -m benchmarks.kernels.bench_select
 	python3 -m benchmarks.bench_decode
 	python3 -m benchmarks.bench_peers --write
+	python3 -m benchmarks.serve --case paper
 	python3 -m benchmarks.catalog --ads 40000000 --places uniform
 	python3 -m benchmarks.catalog --ads 40000000
 	python3 -m benchmarks.matching --catalog runs/catalog-40000000-uniform \

@@ -15,12 +15,12 @@ PACKAGE = ROOT / "grace"
 ROOMS = {
     "errors": 0, "files": 1, "progress": 1, "_native": 1, "kernels": 2, "runtime": 2,
     "catalog": 3, "sid": 4, "index": 5, "model": 6, "decode": 7, "retrieve": 8,
-    "train": 9, "evaluate": 9, "serve": 9, "demo": 10, "cli": 11,
+    "train": 9, "evaluate": 9, "serve": 9, "load": 9, "demo": 10, "cli": 11,
 }  # fmt: skip
 LIGHT = {"torch", "numpy", "safetensors", "pyarrow"}
 HEAVY = {
     "yaml", "sklearn", "matplotlib", "rich", "typer", "xxhash", "scipy", "pandas", "faiss",
-    "starlette", "uvicorn", "orjson", "pydantic", "prometheus_client", "opentelemetry",
+    "starlette", "uvicorn", "orjson", "pydantic", "prometheus_client", "opentelemetry", "hdrh",
 }  # fmt: skip
 
 

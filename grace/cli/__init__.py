@@ -55,6 +55,7 @@ for group, command, module, function in (
     (app, "retrieve", "retrieve", "retrieve"),
     (app, "evaluate", "evaluate", "evaluate"),
     (app, "serve", "serve", "serve"),
+    (app, "load", "load", "load"),
 ):
     group.command(command)(getattr(importlib.import_module(f"grace.cli.{module}"), function))
 

@@ -89,6 +89,9 @@ class Engine:
         options: of batching and admission.
         retriever: all other options of `Retriever`.
 
+    Attributes:
+        model: as it came, or as it was read from its directory.
+
     Raises:
         ConfigError, IndexFormatError, ModelError: as `Retriever` and `Index.open` raise them.
     """
@@ -106,6 +109,7 @@ class Engine:
             from grace.model import load_model
 
             model = load_model(model)
+        self.model = model
 
         def prepare(version: Index) -> Retriever:
             return Retriever(version, model, plan, batch_size=self.options.max_batch, **retriever)

@@ -60,12 +60,12 @@ def _named(rules: ValueRules, values, offsets, number: int, titles: Titles) -> s
 
 
 def _window(start: int, end: int) -> str:
-    words = []
-    if start != ALWAYS[0]:
-        words.append(f"from {_minute(start)}")
-    if end != ALWAYS[1]:
-        words.append(f"until {_minute(end)}")
-    return " ".join(words)
+    if start == ALWAYS[0]:
+        return f"until {_minute(end)}"
+    if end == ALWAYS[1]:
+        return f"from {_minute(start)}"
+    first, last = _minute(start), _minute(end)
+    return f"{first} – {last[5:] if first[:5] == last[:5] else last}"  # the year once
 
 
 def _minute(microseconds: int) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from grace.errors import RequestError
 from grace.index import Index
 from grace.index.rules import ValueRules
 from grace.serve.playground.explain import Branch, Tree
@@ -22,7 +23,9 @@ FEW_VALUES = 64
 EXAMPLES = 3
 
 
-def compare(searches: Searches, index: Index, raw: dict, modes: Sequence[str], titles: Titles):
+def compare(
+    searches: Searches, index: Index, raw: dict, modes: Sequence[str], titles: Titles
+) -> dict:
     """Return `{"version", "columns": [...]}`, a column a mode, all of one version of the index.
 
     Args:
@@ -48,7 +51,10 @@ def compare(searches: Searches, index: Index, raw: dict, modes: Sequence[str], t
             continue
         result = searches.retrieve(index, raw, mode)
         if result.error is not None:
-            columns[mode] = {"error": result.error}
+            error = RequestError(**result.error)
+            if error.field != "logits":
+                raise error
+            columns[mode] = {"error": result.error}  # a mode's own: others take other beams
             continue
         positions = index.find_ads([ad.ad_id for ad in result.ads])
         scores = [ad.score for ad in result.ads]
@@ -74,7 +80,9 @@ def tree_view(tree: Tree, index: Index, titles: Titles) -> dict:
     }
 
 
-def schema_view(searches: Searches, index: Index, model: Any, titles: Titles, people: People):
+def schema_view(
+    searches: Searches, index: Index, model: Any, titles: Titles, people: People
+) -> dict:
     """Return what a request may hold, for pickers, and what the engine does with it."""
     features = getattr(model, "features", None)
     return {
@@ -97,9 +105,7 @@ def find_values(index: Index, name: str, text: str, titles: Titles) -> list[dict
     Raises:
         KeyError: if there is no such attribute, or its values are numbers.
     """
-    rules = index.data.tables.rules[index.schema.names.index(name)] if (
-        name in index.schema.names
-    ) else None  # fmt: skip
+    rules = dict(zip(index.schema.names, index.data.tables.rules, strict=True)).get(name)
     if not isinstance(rules, ValueRules):
         raise KeyError(name)
     if _are_ads(rules, titles):

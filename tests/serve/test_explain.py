@@ -39,8 +39,8 @@ def candidates(case, request, beams):
 
 
 @pytest.mark.parametrize("matching", MODES)
-@given(case=cases(max_ads=60, max_vocab=12, widths=(1, 2, 3, 8, 31), num_requests=1))
-@examples(0.6)
+@given(case=cases(max_ads=120, max_vocab=70, widths=(1, 2, 3, 8, 31), num_requests=1))
+@examples(1)
 def test_every_branch_of_the_tree_is_as_brute_force_says(matching, case):
     index, request = build(case), case.requests[0]
     union = union_matcher(case, matching=matching) if matching in UNION_MODES else None

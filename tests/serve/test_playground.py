@@ -88,7 +88,7 @@ def test_pickers_find_values_and_titles(url):
         assert call(f"{url}{API}/values?attribute={attribute}&text=1")[0] == 404
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", [0, 2, 5])
 def test_columns_are_what_each_mode_retrieves(served, number):
     url, engine = served
     status, _, compared = call(f"{url}{API}/compare", {"request": ask(number), "modes": MATCHERS})
@@ -327,7 +327,7 @@ def test_rules_in_words(tmp_path):
     assert said == [
         [("age", "18 or more")],
         [("age", "up to 30"), ("watched", "not Alpha"),
-         ("window", "2026-01-01 00:00 – 02-03 04:05")],
+         ("window", "2026-01-01 00:00 to 02-03 04:05")],
         [("age", "5"), ("place", "a, b, 2 more, not e"), ("window", "until 2026-02-03 04:05")],
-        [("window", "2025-12-31 00:00 – 2026-01-01 00:00")],
+        [("window", "2025-12-31 00:00 to 2026-01-01 00:00")],
     ]  # fmt: skip

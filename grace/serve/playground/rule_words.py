@@ -65,7 +65,7 @@ def _window(start: int, end: int) -> str:
     if end == ALWAYS[1]:
         return f"from {_minute(start)}"
     first, last = _minute(start), _minute(end)
-    return f"{first} – {last[5:] if first[:5] == last[:5] else last}"  # the year once
+    return f"{first} to {last[5:] if first[:5] == last[:5] else last}"  # the year once
 
 
 def _minute(microseconds: int) -> str:

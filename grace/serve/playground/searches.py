@@ -23,6 +23,8 @@ MOST_UNION_ADS = 2_000_000
 TIMEOUT_S = 60.0
 IDLE_S = 120.0
 """Searches that nobody asked for are given back after so long."""
+MOMENT_S = 0.1
+"""A turn is waited for so long: giving back takes one, too."""
 
 
 class Busy(GraceError):
@@ -64,9 +66,9 @@ class Searches:
         """Let one caller search; serving goes on beside it.
 
         Raises:
-            Busy: at once, if there is one.
+            Busy: if there is one for more than a moment.
         """
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(timeout=MOMENT_S):
             raise Busy("somebody else is comparing right now; one comparison runs at a time")
         try:
             if self._release is not None:

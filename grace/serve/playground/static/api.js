@@ -26,6 +26,15 @@ export const post = (path, body) =>
     body: JSON.stringify(body),
   });
 
+let last = Promise.resolve();
+
+/** Do one thing after the other: the server searches for one caller at a time. */
+export function inTurn(work) {
+  const mine = last.then(work);
+  last = mine.catch(() => {});
+  return mine;
+}
+
 function querystring(query) {
   const text = new URLSearchParams(query).toString();
   return text && `?${text}`;

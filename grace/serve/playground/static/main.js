@@ -1,6 +1,6 @@
 // The page: who asks, what every mode returns, how the tree grew.
 
-import { get, post, useToken } from "./api.js";
+import { get, inTurn, post, useToken } from "./api.js";
 import { columns, verdict } from "./columns.js";
 import { $, count, h, number, spaced } from "./dom.js";
 import { Person } from "./person.js";
@@ -24,6 +24,7 @@ async function attempt(work) {
   page.person?.blame(null);
   try {
     await work();
+    $("token").hidden = true;
   } catch (problem) {
     if (problem.status === undefined) console.error(problem);
     $("problem").textContent = problem.status === undefined ? "Something on this page broke. Reload it." : problem.message;
@@ -47,8 +48,10 @@ async function start() {
   $("example").replaceChildren(...people.map((label, i) => h("option", { value: i }, label)));
   $("editor").open = matchMedia("(min-width: 821px)").matches || people.length === 0;
   $("compare").disabled = false;
-  if (people.length) await pick(0);
-  else await page.person.load({ attributes: {}, features: {} });
+  if (people.length) return pick(0);
+  await page.person.load({ attributes: {}, features: {} });
+  edited(false);
+  await compare();
 }
 
 function drawModes() {
@@ -79,8 +82,9 @@ async function compare() {
   $("columns").setAttribute("aria-busy", "true");
   try {
     if (!modes.length) return $("columns").replaceChildren(h("p", { class: "empty" }, "Choose a mode."));
-    const compared = await post("compare", { request: { ...request, top_k: Number($("top-k").value) }, modes });
-    if (number !== page.asked) return;
+    const body = { request: { ...request, top_k: Number($("top-k").value) }, modes };
+    const compared = await inTurn(() => (number === page.asked ? post("compare", body) : null));
+    if (number !== page.asked) return; // somebody has asked for something else since
     $("stale").hidden = true;
     columns($("columns"), compared, hue);
     $("verdict").textContent = verdict(compared);
@@ -105,15 +109,19 @@ async function grow() {
   const number = page.asked;
   if (!page.trees.has(mode)) {
     $("tree").setAttribute("aria-busy", "true");
-    const tree = await post("tree", { request: page.compared, mode }).finally(() => $("tree").removeAttribute("aria-busy"));
+    const body = { request: page.compared, mode };
+    const ask = () => (number === page.asked ? post("tree", body) : null);
+    const tree = await inTurn(ask).finally(() => $("tree").removeAttribute("aria-busy"));
     if (number !== page.asked) return;
     page.trees.set(mode, tree);
+    if (mode !== $("tree-modes").querySelector(":checked").value) return;
   }
-  const had = page.tree;
+  // Whoever looked at the whole tree before sees the whole of the next.
+  const whole = !page.tree || Number($("step").value) === page.tree.steps.length;
   page.tree = page.trees.get(mode);
   const last = page.tree.steps.length;
   $("step").max = last;
-  if (!had) $("step").value = last;
+  if (whole) $("step").value = last;
   page.view.show(page.tree, Number($("step").value));
   step(Number($("step").value));
 }

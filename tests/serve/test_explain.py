@@ -8,7 +8,7 @@ from hypothesis import given
 from strategies import MODES, cases
 
 import grace
-from grace.retrieve.paths import make_generator
+from grace.retrieve.paths import GeneratorPath, make_generator
 from grace.retrieve.request import parse_request
 from grace.serve.playground.explain import CATALOGUE, RULES, WIDTH, Limits, grow_tree
 from grace.serve.playground.refusals import Refusals, spread
@@ -19,7 +19,8 @@ EVERYTHING = Limits(kept=10**6, refused=10**6, outside=10**6, narrow=10**6)
 def grow(case, index, request, matching, limits):
     plan = grace.BeamPlan(*case.plan)
     generator = make_generator(case.generator, index, "cpu", "auto", plan)
-    checked = parse_request(request, index, generator)
+    path = GeneratorPath(generator, index, "cpu", matching, plan)
+    checked = parse_request(request, index, path)
     return grow_tree(generator, index, matching, plan, checked, limits)
 
 
@@ -145,6 +146,7 @@ def test_unusable_logits_are_the_requests_error():
     index = grace.build_index([{"ad_id": 1, "sid": [2]}], {"attributes": []})
     plan = grace.BeamPlan((1,), 1)
     generator = make_generator(Broken(), index, "cpu", "auto", plan)
-    request = parse_request({"id": 1}, index, generator)
+    path = GeneratorPath(generator, index, "cpu", "exact", plan)
+    request = parse_request({"id": 1}, index, path)
     with pytest.raises(grace.errors.RequestError, match="NaN"):
         grow_tree(generator, index, "exact", plan, request)

@@ -12,7 +12,7 @@ from grace.errors import GraceError
 from grace.index import MATCHERS, Index
 from grace.index.unions import UNIONS
 from grace.retrieve import Result, Retriever
-from grace.retrieve.paths import make_generator
+from grace.retrieve.paths import GeneratorPath, make_generator
 from grace.retrieve.request import parse_request
 from grace.serve.answer import Answer
 from grace.serve.engine import Engine
@@ -113,7 +113,9 @@ class Searches:
             self._generator = make_generator(
                 self._engine.model, index, self._model.device, self._model.precision, self._plan
             )
-        request = parse_request(raw, index, self._generator)
+        # Only reads the features: a tree's search runs step by step on the CPU.
+        path = GeneratorPath(self._generator, index, "cpu", matching, self._plan)
+        request = parse_request(raw, index, path)
         return grow_tree(self._generator, index, matching, self._plan, request)
 
     def _move_to(self, index: Index) -> None:

@@ -42,10 +42,11 @@ def compare(
     if searches.served in modes:  # first: its version is the others'
         answer = searches.answer(raw)
         index = answer.index
+        # The engine's own stages overlap; the search's are those that other modes have, too.
+        stages_ms = {"queue": answer.stages_ms["queue"]} | answer.trace.stages_ms
         columns[searches.served] = {"served": True} | _column(
-            index, answer.positions, answer.scores, answer.funnel, answer.stages_ms, answer.trace,
-            titles,
-        )  # fmt: skip
+            index, answer.positions, answer.scores, answer.funnel, stages_ms, answer.trace, titles
+        )
     for mode in modes:
         if mode in columns:
             continue

@@ -276,10 +276,10 @@ def test_what_nobody_asks_for_is_given_back(world):
         with pytest.raises(Busy), searches.turn():
             pass
     deadline = time.monotonic() + 10
-    while searches._index is not None and time.monotonic() < deadline:
+    while searches._retrievers and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert searches._index is None
     assert not searches._retrievers
+    assert searches._index is None
     with searches.turn():
         assert searches.retrieve(engine.index, person(0), "valid").error is None
     engine.drain(5)

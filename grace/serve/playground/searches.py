@@ -47,7 +47,7 @@ class Searches:
         self._engine, self._model, self._idle_s = engine, model, idle_s
         self._lock = threading.Lock()
         self._release: threading.Timer | None = None
-        self._forget(None)
+        self._forget()
 
     @property
     def served(self) -> str:
@@ -120,15 +120,16 @@ class Searches:
 
     def _move_to(self, index: Index) -> None:
         if index is not self._index:
-            self._forget(index)
+            self._forget()
+            self._index, self._plan = index, self._engine.retriever.plan
 
-    def _forget(self, index: Index | None) -> None:
-        self._index = index
-        self._plan: BeamPlan = self._engine.retriever.plan
-        self._retrievers: dict[str, Retriever] = {}
+    def _forget(self) -> None:
+        self._index: Index | None = None
+        self._plan: BeamPlan | None = None
         self._generator: Generator | None = None
+        self._retrievers: dict[str, Retriever] = {}
 
     def _release_all(self) -> None:
         if self._lock.acquire(blocking=False):  # otherwise there will be another timer
-            self._forget(None)
+            self._forget()
             self._lock.release()

@@ -35,4 +35,9 @@ if ! .venv/bin/python -c 'import torch' 2>/dev/null; then
 fi
 pip install -q -r requirements.txt -r requirements-dev.txt
 pip install -q --no-build-isolation --no-deps -e .
+if ! command -v chromium >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+  # Only the playground's browser tests need it; without one they are skipped.
+  { timeout 300 apt-get update && timeout 300 apt-get install -y chromium; } >/dev/null 2>&1 ||
+    echo "note: no chromium could be installed; the playground's browser tests will be skipped" >&2
+fi
 echo "$wanted" >"$stamp"

@@ -222,30 +222,45 @@ def choose_path(
         from grace.model import load_model
 
         model = load_model(model)  # on the CPU: what runs is a copy
-    if isinstance(model, EncoderDecoder) and _is_unchanged(model):
-        if precision == "auto":
-            precision = "float32" if torch.device(device).type == "cpu" else "bfloat16"
-        own = OwnModel(model, index, device, precision)
-        if matching == "off":
-            return GeneratorPath(StepGenerator(own, plan), index, device, matching, plan)
-        if table_bytes is None:
-            table_bytes = TABLE_BYTES if torch.device(device).type == "cuda" else 0
-        return StepPath(own, index, device, matching, plan, max_batch, table_bytes)
+    if matching == "off" or not _is_own(model):
+        generator = make_generator(model, index, device, precision, plan)
+        return GeneratorPath(generator, index, device, matching, plan)
+    own = _own_model(model, index, device, precision)
+    if table_bytes is None:
+        table_bytes = TABLE_BYTES if torch.device(device).type == "cuda" else 0
+    return StepPath(own, index, device, matching, plan, max_batch, table_bytes)
+
+
+def make_generator(
+    model: Any, index: Index, device: str, precision: str, plan: BeamPlan
+) -> Generator:
+    """Return any model as a generator, to be driven step by step.
+
+    Args:
+        model: loaded, otherwise as `choose_path` takes it.
+        index: a version.
+        device: where the model runs.
+        precision: as `choose_path` takes it.
+        plan: at least as wide as any search.
+
+    Raises:
+        ConfigError, ModelError, TypeError: as `choose_path`.
+    """
+    if _is_own(model):
+        return StepGenerator(_own_model(model, index, device, precision), plan)
     if precision not in ("auto", "float32"):
         raise ConfigError(
             "precision must be auto or float32 for a model of your own, or a changed one, got "
             f"{precision!r}; the others are for Grace's own decoder"
         )
     if hasattr(model, "prefill") and hasattr(model, "decode"):
-        generator = CoreGenerator(model, index, device)
-    elif hasattr(model, "start") and hasattr(model, "step"):
-        generator = ProtocolGenerator(model, index.vocab_size, device)
-    else:
-        raise TypeError(
-            "model must be a checkpoint directory, or have start and step (see "
-            f"docs/generators.md), got {type(model).__name__}"
-        )
-    return GeneratorPath(generator, index, device, matching, plan)
+        return CoreGenerator(model, index, device)
+    if hasattr(model, "start") and hasattr(model, "step"):
+        return ProtocolGenerator(model, index.vocab_size, device)
+    raise TypeError(
+        "model must be a checkpoint directory, or have start and step (see "
+        f"docs/generators.md), got {type(model).__name__}"
+    )
 
 
 def check_precision(precision: object) -> None:
@@ -260,8 +275,16 @@ def check_precision(precision: object) -> None:
         )
 
 
-def _is_unchanged(model: EncoderDecoder) -> bool:
+def _own_model(model: EncoderDecoder, index: Index, device: str, precision: str) -> OwnModel:
+    if precision == "auto":
+        precision = "float32" if torch.device(device).type == "cpu" else "bfloat16"
+    return OwnModel(model, index, device, precision)
+
+
+def _is_own(model: Any) -> bool:
     """Whether a model computes what `EncoderDecoder` computes, through `Decoder`."""
+    if not isinstance(model, EncoderDecoder):
+        return False
     methods = ("prefill", "decode")
     same = all(
         getattr(getattr(model, name), "__func__", None) is getattr(EncoderDecoder, name)

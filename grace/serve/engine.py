@@ -64,6 +64,9 @@ class Engine:
         timeline: a file that `drain` writes a Chrome trace of the stages to.
         retriever: all other options of `Retriever`.
 
+    Attributes:
+        model: as it came, or as it was read from its directory.
+
     Raises:
         ConfigError, IndexFormatError, ModelError: as `Retriever` and `Index.open` raise them.
     """
@@ -82,6 +85,7 @@ class Engine:
             from grace.model import load_model
 
             model = load_model(model)
+        self.model = model
         self._timeline_path = timeline
         self._timeline = None if timeline is None else Timeline()
         self._lock = threading.RLock()  # of the sets and the list

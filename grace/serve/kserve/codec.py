@@ -157,18 +157,17 @@ def load_json(what: str, data: bytes, max_depth: int) -> Any:
         value = orjson.loads(data)  # refuses more than 1,024 levels by itself
     except orjson.JSONDecodeError as error:
         raise InvalidInput(f"{what} is not JSON: {error}") from None
-    level = [value]
-    for _ in range(max_depth + 1):
-        level = [child for node in level for child in _children(node)]
-        if not level:
-            return value
-    raise InvalidInput(f"{what} has more than {max_depth} levels of objects and lists")
+    level = _holders([value])
+    for _ in range(max_depth):
+        level = [child for node in level for child in _holders(node)]
+    if level:
+        raise InvalidInput(f"{what} has more than {max_depth} levels of objects and lists")
+    return value
 
 
-def _children(node: Any) -> Iterable:
-    if isinstance(node, dict):
-        return node.values()
-    return node if isinstance(node, list) else ()
+def _holders(node: dict | list) -> list[dict | list]:
+    children = node.values() if isinstance(node, dict) else node
+    return [child for child in children if isinstance(child, dict | list)]
 
 
 def _split(name: str, data: bytes) -> list[bytes]:

@@ -152,7 +152,7 @@ class _Service(pb_grpc.GRPCInferenceServiceServicer):
             _refuse_shared_memory(output)
         names = infer.check_outputs([output.name for output in request.outputs])
         requests = infer.read_requests(
-            _read_inputs(request), parameters, engine.options.max_admitted, self._max_depth
+            read_inputs(request), parameters, engine.options.max_admitted, self._max_depth
         )
         timeout_ms = _timeout_ms(context, infer.read_timeout(parameters))
         answers = await infer.answer(engine, requests, client, timeout_ms, version)
@@ -207,7 +207,12 @@ def _read_parameters(parameters: Any) -> dict[str, Any]:
     return read
 
 
-def _read_inputs(request: Any) -> list[Tensor]:
+def read_inputs(request: Any) -> list[Tensor]:
+    """Return the input tensors of a `ModelInferRequest`, from either form of contents.
+
+    Raises:
+        InvalidInput: if a tensor is not what its shape and datatype say.
+    """
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):
         raise InvalidInput(

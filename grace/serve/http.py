@@ -31,7 +31,7 @@ def routes(engine: Engine, config: ServeConfig) -> list[BaseRoute]:
 
     async def retrieve(request: Request) -> Response:
         body = await read_json(request, config.http.max_depth, config.http.body_timeout_s)
-        timeout_ms = _timeout_ms(request, engine)
+        timeout_ms = read_timeout_ms(request, engine)
         if isinstance(body, dict) and "requests" in body:
             raws = _many(body, config.http.max_requests)
             outcomes = await _ask(engine, raws, request, timeout_ms)
@@ -167,7 +167,12 @@ def _part(call: Call, raw: dict, outcome: Answer | BaseException) -> bytes:
     return json.dumps({"id": named if readable else None, "error": error}).encode()
 
 
-def _timeout_ms(request: Request, engine: Engine) -> float:
+def read_timeout_ms(request: Request, engine: Engine) -> float:
+    """Return the time a call may take, by its header `x-timeout-ms` or the engine's default.
+
+    Raises:
+        RequestError: if the header is no number in its range.
+    """
     text = request.headers.get("x-timeout-ms")
     if text is None:
         return engine.options.timeout_ms

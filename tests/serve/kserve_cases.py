@@ -7,16 +7,24 @@ import contextlib
 import json
 import socket
 import threading
-from types import SimpleNamespace
 
 import torch
 import uvicorn
-from starlette.applications import Starlette
 
 import grace
 from grace.serve import Engine, EngineOptions
+from grace.serve.app import build_app
+from grace.serve.config import (
+    GrpcConfig,
+    HttpConfig,
+    IndexConfig,
+    ModelConfig,
+    ServeConfig,
+    TelemetryConfig,
+)
 from grace.serve.kserve.grpc import start_server
 from grace.serve.kserve.http import routes
+from grace.serve.security import Tokens
 
 LEVELS = (5, 7, 4)
 PLAN = grace.BeamPlan((1, 4, 8), 16)
@@ -63,13 +71,13 @@ def make_index(**options) -> grace.Index:
     return grace.build_index(make_ads(**options), SCHEMA)
 
 
-def make_config(**http) -> SimpleNamespace:
-    """Return the fields of a `ServeConfig` that the protocol reads."""
-    limits = {"max_body_bytes": 1 << 20, "max_depth": 16, "tls_cert": "", "tls_key": ""}
-    return SimpleNamespace(
-        model=SimpleNamespace(name="grace"),
-        http=SimpleNamespace(host="127.0.0.1", port=free_port(), **(limits | http)),
-        grpc=SimpleNamespace(port=free_port()),
+def make_config(**http) -> ServeConfig:
+    return ServeConfig(
+        index=IndexConfig(directory="."),
+        model=ModelConfig(directory="."),
+        http=HttpConfig(port=free_port(), **http),
+        grpc=GrpcConfig(port=free_port()),
+        telemetry=TelemetryConfig(access_log=0),
     )
 
 
@@ -84,10 +92,11 @@ def make_engine(index=None, model=None, **options) -> Engine:
 
 
 @contextlib.contextmanager
-def serving(engine: Engine, config: SimpleNamespace, authorize=None):
+def serving(engine: Engine, config: ServeConfig, tokens: Tokens | None = None):
     """Serve both transports from one event loop in a thread; yields `(http, grpc)` addresses."""
     loop = asyncio.new_event_loop()
-    app = Starlette(routes=routes(engine, config, authorize))
+    app = build_app(engine, config, tokens=tokens)
+    app.router.routes[:0] = routes(engine, config)
     http = uvicorn.Server(
         uvicorn.Config(app, host="127.0.0.1", port=config.http.port, log_level="warning")
     )
@@ -96,7 +105,7 @@ def serving(engine: Engine, config: SimpleNamespace, authorize=None):
     failures: list[BaseException] = []
 
     async def run() -> None:
-        server = await start_server(engine, config, authorize)
+        server = await start_server(engine, config, app.state.observer, tokens)
         serve = asyncio.ensure_future(http.serve())
         while not http.started:
             await asyncio.sleep(0.01)

@@ -31,11 +31,14 @@ from kserve_cases import (
 from tritonclient.utils import InferenceServerException
 
 from grace.errors import ConfigError, RequestError
+from grace.serve.calls import Observer
+from grace.serve.config import TelemetryConfig
 from grace.serve.kserve import infer
-from grace.serve.kserve.codec import InvalidInput
 from grace.serve.kserve.grpc import read_inputs, start_server
 from grace.serve.kserve.protos import grpc_predict_v2_pb2 as pb
 from grace.serve.kserve.protos import grpc_predict_v2_pb2_grpc as pb_grpc
+from grace.serve.metrics import Metrics
+from grace.serve.security import Tokens
 
 
 class GatedModel(Model):
@@ -66,7 +69,7 @@ def gated(index):
     """A server whose engine takes one request at a time and holds two more."""
     model = GatedModel()
     engine = make_engine(index, model, max_batch=1, max_admitted=2)
-    with serving(engine, make_config()) as (http_url, grpc_url):
+    with serving(engine, make_config(max_requests=2)) as (http_url, grpc_url):
         yield model, engine, http_url, grpc_url
         model.gate.set()
         assert engine.drain(10)
@@ -160,7 +163,7 @@ def test_more_requests_than_the_engine_ever_holds_are_wrong_not_unlucky(gated):
     _, _, http_url, _ = gated
     response, answer = post(http_url, http_body(REQUESTS[:3]))
     assert response.status == 400
-    assert "from 1 to 2" in answer["error"]
+    assert "expected 1 to 2" in answer["error"]
 
 
 def test_a_deadline_that_passes_in_the_queue_is_told(gated):
@@ -211,7 +214,7 @@ def test_the_deadline_of_the_rpc_is_the_requests(gated, monkeypatch):
     post(http_url, http_body(), {"x-timeout-ms": "6000"})
     post(http_url, http_body(parameters={"timeout": 5_000_000}), {"x-timeout-ms": "6000"})
     assert 10_000 < given_ms[0] < 21_000  # the transport adds a little
-    assert given_ms[1:] == [None, 7000, 6000, 5000]
+    assert given_ms[1:] == [engine.options.timeout_ms, 7000, 6000, 5000]
     response, answer = post(http_url, http_body(), {"x-timeout-ms": "-1"})
     assert response.status == 400
     assert "x-timeout-ms" in answer["error"]
@@ -264,18 +267,37 @@ def test_while_draining_nothing_is_ready_and_calls_are_unavailable(plain):
         assert not client.is_model_ready("grace")
 
 
-def test_a_fault_of_ours_tells_an_incident_and_nothing_else(index, caplog):
+def test_a_fault_of_ours_tells_where_to_look_and_nothing_else(index, caplog):
     engine = make_engine(index, BrokenModel())
     with serving(engine, make_config()) as (http_url, grpc_url):
-        response, answer = post(http_url, http_body())
-        assert response.status == 500
+        response, answer = post(http_url, http_body(), {"x-request-id": "one"})
         with pytest.raises(grpc.RpcError) as caught:
-            infer_grpc(grpc_url, grpc_request())
+            infer_grpc(grpc_url, grpc_request(), metadata=(("x-request-id", "two"),))
+    assert response.status == 500
+    assert response.headers["x-request-id"] == "one"
     assert caught.value.code() == grpc.StatusCode.INTERNAL
-    for text in (answer["error"], caught.value.details()):
-        assert "secret" not in text
-        assert text.rpartition(" ")[2] in caplog.text
+    assert dict(caught.value.trailing_metadata())["x-request-id"] == "two"
+    assert "secret" not in answer["error"] + caught.value.details()
+    logged = [record.fields["request_id"] for record in caplog.records if hasattr(record, "fields")]
+    assert {"one", "two"} <= set(logged)
     engine.drain(10)
+
+
+def test_calls_are_counted_by_method_and_code(plain):
+    _, http_url, grpc_url = plain
+    infer_grpc(grpc_url, grpc_request(REQUESTS))
+    with pytest.raises(grpc.RpcError):
+        infer_grpc(grpc_url, pb.ModelInferRequest(model_name="grice"))
+    post(http_url, http_body())
+    connection = http.client.HTTPConnection(http_url)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    rpc = 'protocol="grpc",route="inference.GRPCInferenceService/ModelInfer"'
+    assert f'grace_calls_total{{{rpc},status="OK"}} 1.0' in text
+    assert f'grace_calls_total{{{rpc},status="NOT_FOUND"}} 1.0' in text
+    assert 'route="POST /v2/models/{model}/infer",status="200"} 1.0' in text
+    assert 'grace_requests_total{outcome="answered"} 5.0' in text
 
 
 def test_bodies_are_limited_on_both_transports(index):
@@ -340,7 +362,7 @@ def test_any_message_is_read_or_refused(inputs, raw, parameters):
     request = pb.ModelInferRequest(inputs=inputs, raw_input_contents=raw)
     try:
         requests = infer.read_requests(read_inputs(request), parameters, 4, 16)
-    except InvalidInput:
+    except RequestError:
         return
     assert all(isinstance(each, dict | RequestError) for each in requests)
 
@@ -358,15 +380,17 @@ def test_contents_and_raw_contents_say_the_same_but_not_together(plain, index):
     raw.inputs[0].contents.bytes_contents.append(b"{}")
     for request, message in [
         (raw, "contents beside raw_input_contents"),
-        (pb.ModelInferRequest(model_name="grace", raw_input_contents=[b""]), "1 entries for 0"),
+        (
+            pb.ModelInferRequest(model_name="grace", raw_input_contents=[b""]),
+            "each of 0 inputs, got 1",
+        ),
     ]:
         with pytest.raises(grpc.RpcError, match=message) as caught:
             infer_grpc(url, request)
         assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
-def authorize(header):
-    return "ann" if header == "Bearer t0ken" else None
+TOKEN = "a-token-of-some-length"
 
 
 def test_data_needs_a_token_where_tokens_are_set_and_health_does_not(index, monkeypatch):
@@ -374,7 +398,7 @@ def test_data_needs_a_token_where_tokens_are_set_and_health_does_not(index, monk
     clients = []
     submit = engine.submit
     monkeypatch.setattr(engine, "submit", lambda r, c, t: clients.append(c) or submit(r, c, t))
-    with serving(engine, make_config(), authorize) as (http_url, grpc_url):
+    with serving(engine, make_config(), Tokens({TOKEN: "ann"})) as (http_url, grpc_url):
         for header in (None, "Bearer other"):
             sent = {} if header is None else {"authorization": header}
             response, _ = post(http_url, http_body(), sent)
@@ -383,7 +407,7 @@ def test_data_needs_a_token_where_tokens_are_set_and_health_does_not(index, monk
             with pytest.raises(grpc.RpcError) as caught:
                 infer_grpc(grpc_url, grpc_request(), metadata=tuple(sent.items()))
             assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
-        sent = {"authorization": "Bearer t0ken"}
+        sent = {"authorization": f"Bearer {TOKEN}"}
         assert post(http_url, http_body(), sent)[0].status == 200
         infer_grpc(grpc_url, grpc_request(), metadata=tuple(sent.items()))
         with triton_grpc.InferenceServerClient(grpc_url) as client:
@@ -403,7 +427,7 @@ def test_without_tokens_a_client_names_itself_or_is_its_address(plain, monkeypat
     post(http_url, http_body(), {"x-client-id": "shop"})
     infer_grpc(grpc_url, grpc_request())
     infer_grpc(grpc_url, grpc_request(), metadata=(("x-client-id", "shop"),))
-    assert clients == ["127.0.0.1", "shop", "ipv4:127.0.0.1", "shop"]
+    assert clients == ["127.0.0.1", "shop", "127.0.0.1", "shop"]
 
 
 def make_certificate(folder):
@@ -446,10 +470,11 @@ def test_grpc_over_tls_by_files(index, tmp_path):
 
 def test_a_port_that_is_taken_and_a_missing_certificate_name_their_key(index):
     engine = make_engine(index)
+    observer = Observer(TelemetryConfig(), Metrics(engine), None)
     config = make_config()
     with serving(engine, config), pytest.raises(ConfigError, match=r"grpc\.port"):
-        asyncio.run(start_server(engine, config))
+        asyncio.run(start_server(engine, config, observer))
     config = make_config(tls_cert="/nowhere/cert.pem", tls_key="/nowhere/key.pem")
     with pytest.raises(ConfigError, match=r"http\.tls_key: cannot be read"):
-        asyncio.run(start_server(engine, config))
+        asyncio.run(start_server(engine, config, observer))
     engine.drain(10)

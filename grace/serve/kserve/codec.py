@@ -8,13 +8,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import orjson
 
 from grace.catalog.values import describe
-from grace.errors import GraceError
+from grace.errors import RequestError
 
 # Little-endian, as both transports send them. FP16 and BF16 are no input and no output of ours.
 DTYPES = {
@@ -35,10 +33,6 @@ MAX_DIMENSION = 2**31 - 1
 _LENGTH = struct.Struct("<I")
 
 
-class InvalidInput(GraceError):
-    """What came does not follow the protocol: HTTP 400, INVALID_ARGUMENT."""
-
-
 @dataclass(frozen=True)
 class Tensor:
     """A named tensor.
@@ -56,23 +50,38 @@ class Tensor:
     values: list[bytes] | np.ndarray
 
 
+def wrong_input(name: str, message: str) -> RequestError:
+    """Return what is wrong with an input tensor, to be raised."""
+    return RequestError(f"inputs.{name}", message)
+
+
+def refuse_shared_memory(where: str, parameters: Iterable[str]) -> None:
+    """Refuse a tensor, or a call, whose parameters point to memory or files of this machine.
+
+    Raises:
+        RequestError: naming it.
+    """
+    for key in parameters:
+        if key.startswith("shared_memory"):
+            raise RequestError(f"{where}parameters.{key}", "shared memory is not supported")
+
+
 def check_shape(name: str, shape: object) -> int:
     """Return how many elements a shape has.
 
     Raises:
-        InvalidInput: if it is no list of at most 8 integers from 0 to 2^31 - 1.
+        RequestError: if it is no list of at most 8 integers from 0 to 2^31 - 1.
     """
     if not isinstance(shape, Sequence) or isinstance(shape, str | bytes):
-        raise InvalidInput(f"input {name!r}: shape must be a list, got {describe(shape)}")
+        raise wrong_input(name, f"shape must be a list, got {describe(shape)}")
     if len(shape) > MAX_RANK:
-        raise InvalidInput(f"input {name!r}: shape has {len(shape)} dimensions, at most {MAX_RANK}")
+        raise wrong_input(name, f"shape has {len(shape)} dimensions, at most {MAX_RANK}")
     elements = 1
     for size in shape:
         integer = isinstance(size, int) and not isinstance(size, bool)
         if not integer or not 0 <= size <= MAX_DIMENSION:
-            raise InvalidInput(
-                f"input {name!r}: dimensions must be integers from 0 to 2^31 - 1, "
-                f"got {describe(size)}"
+            raise wrong_input(
+                name, f"dimensions must be integers from 0 to 2^31 - 1, got {describe(size)}"
             )
         elements *= size
     return elements
@@ -89,7 +98,7 @@ def decode_binary(name: str, datatype: str, shape: Sequence[int], data: bytes) -
             bytes, then itself.
 
     Raises:
-        InvalidInput: if the datatype is unknown, or the data is not exactly the shape's elements.
+        RequestError: if the datatype is unknown, or the data is not exactly the shape's elements.
     """
     elements = check_shape(name, shape)
     if datatype == "BYTES":
@@ -98,12 +107,13 @@ def decode_binary(name: str, datatype: str, shape: Sequence[int], data: bytes) -
         return Tensor(name, datatype, tuple(shape), values)
     dtype = _dtype(name, datatype)
     if len(data) != elements * dtype.itemsize:
-        raise InvalidInput(
-            f"input {name!r}: {elements} elements of {datatype} take "
-            f"{elements * dtype.itemsize} bytes, got {len(data)}"
+        raise wrong_input(
+            name,
+            f"{elements} elements of {datatype} take "
+            f"{elements * dtype.itemsize} bytes, got {len(data)}",
         )
     if datatype == "BOOL" and data.strip(b"\0\1"):
-        raise InvalidInput(f"input {name!r}: bytes of BOOL must be 0 or 1")
+        raise wrong_input(name, "bytes of BOOL must be 0 or 1")
     return Tensor(name, datatype, tuple(shape), np.frombuffer(data, dtype))
 
 
@@ -111,7 +121,7 @@ def decode_values(name: str, datatype: str, shape: Sequence[int], values: Iterab
     """Read a tensor from a list of its elements, nested or flat, as JSON or protobuf hold them.
 
     Raises:
-        InvalidInput: if the datatype is unknown, a value is not of it, or their number is not the
+        RequestError: if the datatype is unknown, a value is not of it, or their number is not the
             shape's.
     """
     elements = check_shape(name, shape)
@@ -142,45 +152,18 @@ def encode_values(tensor: Tensor) -> list:
     return [value.decode("utf-8") for value in tensor.values]
 
 
-def load_json(what: str, data: bytes, max_depth: int) -> Any:
-    """Parse JSON that a client sent.
-
-    Args:
-        what: the text's name in an error.
-        data: UTF-8; NaN and infinities are refused.
-        max_depth: the most objects and lists inside one another.
-
-    Raises:
-        InvalidInput: if it is no JSON or deeper.
-    """
-    try:
-        value = orjson.loads(data)  # refuses more than 1,024 levels by itself
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"{what} is not JSON: {error}") from None
-    level = _holders([value])
-    for _ in range(max_depth):
-        level = [child for node in level for child in _holders(node)]
-    if level:
-        raise InvalidInput(f"{what} has more than {max_depth} levels of objects and lists")
-    return value
-
-
-def _holders(node: dict | list) -> list[dict | list]:
-    children = node.values() if isinstance(node, dict) else node
-    return [child for child in children if isinstance(child, dict | list)]
-
-
 def _split(name: str, data: bytes) -> list[bytes]:
     values, start = [], 0
     while start < len(data):
         if start + _LENGTH.size > len(data):
-            raise InvalidInput(f"input {name!r}: element {len(values)} ends inside its length")
+            raise wrong_input(name, f"element {len(values)} ends inside its length")
         (length,) = _LENGTH.unpack_from(data, start)
         start += _LENGTH.size
         if length > len(data) - start:
-            raise InvalidInput(
-                f"input {name!r}: element {len(values)} has {length} bytes by its length, "
-                f"{len(data) - start} are left"
+            raise wrong_input(
+                name,
+                f"element {len(values)} has {length} bytes by its length, "
+                f"{len(data) - start} are left",
             )
         values.append(bytes(data[start : start + length]))
         start += length
@@ -189,14 +172,14 @@ def _split(name: str, data: bytes) -> list[bytes]:
 
 def _check_count(name: str, expected: int, got: int) -> None:
     if expected != got:
-        raise InvalidInput(f"input {name!r}: the shape has {expected} elements, got {got}")
+        raise wrong_input(name, f"the shape has {expected} elements, got {got}")
 
 
 def _dtype(name: str, datatype: object) -> np.dtype:
     dtype = DTYPES.get(datatype) if isinstance(datatype, str) else None
     if dtype is None:
-        raise InvalidInput(
-            f"input {name!r}: datatype must be BYTES, {', '.join(DTYPES)}, got {describe(datatype)}"
+        raise wrong_input(
+            name, f"datatype must be BYTES, {', '.join(DTYPES)}, got {describe(datatype)}"
         )
     return dtype
 
@@ -208,15 +191,16 @@ def _flatten(name: str, values: Iterable, rank: int) -> Iterable:
         elif rank > 1:
             yield from _flatten(name, value, rank - 1)
         else:
-            raise InvalidInput(f"input {name!r}: data is nested more than {MAX_RANK} deep")
+            raise wrong_input(name, f"data is nested more than {MAX_RANK} deep")
 
 
 def _to_bytes(name: str, value: object) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
-        return value.encode("utf-8")
-    raise InvalidInput(f"input {name!r}: elements of BYTES must be strings, got {describe(value)}")
+        # An escape in JSON may spell half a character; what reads the element then refuses it.
+        return value.encode("utf-8", "surrogatepass")
+    raise wrong_input(name, f"elements of BYTES must be strings, got {describe(value)}")
 
 
 def _check_value(name: str, datatype: str, dtype: np.dtype, value: object) -> None:
@@ -229,4 +213,4 @@ def _check_value(name: str, datatype: str, dtype: np.dtype, value: object) -> No
         fits = isinstance(value, int) and not isinstance(value, bool)
         fits = fits and limits.min <= value <= limits.max
     if not fits:
-        raise InvalidInput(f"input {name!r}: {describe(value)} is no {datatype}")
+        raise wrong_input(name, f"{describe(value)} is no {datatype}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,36 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from grace.errors import ConfigError
-from grace.serve import Engine
+from grace.errors import ConfigError, RequestError
+from grace.serve.answer import Answer
+from grace.serve.calls import Call, Observer
+from grace.serve.config import HttpConfig, ServeConfig
+from grace.serve.engine import Engine, Overloaded
+from grace.serve.faults import Fault, fault_of
+from grace.serve.health import why_not_ready
 from grace.serve.kserve import infer, metadata
-from grace.serve.kserve.codec import InvalidInput, Tensor, decode_binary, decode_values
-from grace.serve.kserve.codec import encode_binary as encode
+from grace.serve.kserve.codec import (
+    Tensor,
+    decode_binary,
+    decode_values,
+    encode_binary,
+    refuse_shared_memory,
+    wrong_input,
+)
 from grace.serve.kserve.protos import grpc_predict_v2_pb2 as pb
 from grace.serve.kserve.protos import grpc_predict_v2_pb2_grpc as pb_grpc
-from grace.serve.kserve.status import NotFound, Unauthenticated, describe_failure
+from grace.serve.security import Tokens, client_identity, take_request_id
 
 SERVICE = "inference.GRPCInferenceService"
+CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    404: grpc.StatusCode.NOT_FOUND,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    500: grpc.StatusCode.INTERNAL,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
 _CONTENTS = {
     "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents",
     "INT32": "int_contents", "INT64": "int64_contents", "UINT8": "uint_contents",
@@ -31,21 +52,19 @@ _CONTENTS = {
     "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
 }  # fmt: skip
 
-Authorize = Callable[[str | None], str | None]
+_log = logging.getLogger(__name__)
 
 
 async def start_server(
-    engine: Engine, config: Any, authorize: Authorize | None = None
+    engine: Engine, config: ServeConfig, observer: Observer, tokens: Tokens | None = None
 ) -> grpc.aio.Server:
     """Start serving; the caller stops it with `await server.stop(grace_s)`.
 
     Args:
         engine: which answers.
-        config: a `ServeConfig`: `model.name`, `grpc.port`, `http.host`, `http.max_body_bytes`,
-            `http.max_depth`, `http.tls_cert` and `http.tls_key` are read: both transports have one
-            address, one limit and one certificate.
-        authorize: metadata `authorization` → the client's name, or None to refuse; without it
-            everyone may ask. Health is open to all.
+        config: address, limits and certificate are those of `http`, the port is `grpc`'s.
+        observer: told of each call that is over.
+        tokens: where they are required; health is open to all.
 
     Raises:
         ConfigError: if the port is taken or a TLS file cannot be read.
@@ -57,21 +76,23 @@ async def start_server(
             ("grpc.so_reuseport", 0),  # or a second server would share the port in silence
         ]
     )
-    pb_grpc.add_GRPCInferenceServiceServicer_to_server(_Service(engine, config, authorize), server)
+    service = _Service(engine, config, observer, tokens)
+    pb_grpc.add_GRPCInferenceServiceServicer_to_server(service, server)
     health_pb2_grpc.add_HealthServicer_to_server(_Health(engine), server)
-    address = f"{config.http.host}:{config.grpc.port}"
+    host = config.http.host
+    address = f"[{host}]:{config.grpc.port}" if ":" in host else f"{host}:{config.grpc.port}"
     try:
         if config.http.tls_cert:
             server.add_secure_port(address, _credentials(config.http))
         else:
             server.add_insecure_port(address)
     except RuntimeError:
-        raise ConfigError(f"grpc.port: {address} cannot be bound; is it taken?") from None
+        raise ConfigError(f"grpc.port: cannot listen on {address}; is it taken?") from None
     await server.start()
     return server
 
 
-def _credentials(http: Any) -> grpc.ServerCredentials:
+def _credentials(http: HttpConfig) -> grpc.ServerCredentials:
     files = []
     for key in ("tls_key", "tls_cert"):
         try:
@@ -81,87 +102,109 @@ def _credentials(http: Any) -> grpc.ServerCredentials:
     return grpc.ssl_server_credentials([tuple(files)])
 
 
-def _telling(method: Callable) -> Callable:
-    """Wrap a method so that what it raises becomes a status."""
+def _observed(is_open: bool = False) -> Callable[[Callable], Callable]:
+    """Wrap a method: who calls, what it raises as a status, one end that is told.
 
-    @functools.wraps(method)
-    async def tell(self: _Service, request: Any, context: grpc.aio.ServicerContext) -> Any:
-        try:
-            return await method(self, request, context)
-        except asyncio.CancelledError:
-            raise  # the client is gone
-        except Exception as error:
-            failure = describe_failure(error)
-        code = grpc.StatusCode[failure.grpc]
-        trailer: list[tuple[str, str | bytes]] = []
-        if failure.retry_after_s is not None:
-            trailer = _retry_trailer(code, failure.message, failure.retry_after_s)
-        await context.abort(code, failure.message, tuple(trailer))
+    Args:
+        is_open: whether it needs no token.
+    """
 
-    return tell
+    def wrap(method: Callable) -> Callable:
+        @functools.wraps(method)
+        async def run(self: _Service, request: Any, context: grpc.aio.ServicerContext) -> Any:
+            call = self.begin(method.__name__, context)
+            code = grpc.StatusCode.CANCELLED
+            try:
+                if not call.client and not is_open:
+                    message = "expected a bearer token that this server knows"
+                    raise Fault(401, "authorization", message, "unauthorized")
+                response = await method(self, request, context, call)
+                code = grpc.StatusCode.OK
+                return response
+            except asyncio.CancelledError:
+                call.reason = "client_gone"
+                raise
+            except Exception as error:
+                fault = fault_of(error)
+                call.reason, code = fault.reason, CODES[fault.status]
+                trailer = _trailer(error, code, fault, call.request_id)
+            finally:
+                self.observer.finish(call, code.name, code is grpc.StatusCode.INTERNAL)
+            await context.abort(code, f"{fault.field}: {fault.message}", trailer)
+
+        return run
+
+    return wrap
 
 
 class _Service(pb_grpc.GRPCInferenceServiceServicer):
-    def __init__(self, engine: Engine, config: Any, authorize: Authorize | None):
-        self._engine = engine
-        self._name = config.model.name
-        self._max_depth = config.http.max_depth
-        self._authorize = authorize
+    def __init__(
+        self, engine: Engine, config: ServeConfig, observer: Observer, tokens: Tokens | None
+    ):
+        self._engine, self._name, self._http = engine, config.model.name, config.http
+        self._tokens = tokens
+        self.observer = observer
 
-    @_telling
-    async def ServerLive(self, request: Any, context: Any) -> Any:
+    def begin(self, method: str, context: grpc.aio.ServicerContext) -> Call:
+        """Return the call that begins; without a token that is due it has no client."""
+        get_header = dict(context.invocation_metadata() or ()).get
+        # "ipv4:127.0.0.1:54321": all connections of one address are one client.
+        peer = context.peer().partition(":")[2].rpartition(":")[0]
+        client = client_identity(get_header, peer, self._tokens)
+        request_id = take_request_id(get_header("x-request-id"))
+        return Call("grpc", request_id, client or "", get_header, f"{SERVICE}/{method}")
+
+    @_observed(is_open=True)
+    async def ServerLive(self, request: Any, context: Any, call: Call) -> Any:
         return pb.ServerLiveResponse(live=True)
 
-    @_telling
-    async def ServerReady(self, request: Any, context: Any) -> Any:
-        return pb.ServerReadyResponse(ready=metadata.is_ready(self._engine))
+    @_observed(is_open=True)
+    async def ServerReady(self, request: Any, context: Any, call: Call) -> Any:
+        return pb.ServerReadyResponse(ready=why_not_ready(self._engine) is None)
 
-    @_telling
-    async def ModelReady(self, request: Any, context: Any) -> Any:
+    @_observed()
+    async def ModelReady(self, request: Any, context: Any, call: Call) -> Any:
         try:
             metadata.check_model(self._engine, self._name, request.name, request.version)
-        except NotFound:
+        except Fault:
             return pb.ModelReadyResponse(ready=False)
-        return pb.ModelReadyResponse(ready=metadata.is_ready(self._engine))
+        return pb.ModelReadyResponse(ready=why_not_ready(self._engine) is None)
 
-    @_telling
-    async def ServerMetadata(self, request: Any, context: Any) -> Any:
+    @_observed()
+    async def ServerMetadata(self, request: Any, context: Any, call: Call) -> Any:
         return pb.ServerMetadataResponse(**metadata.server_metadata())
 
-    @_telling
-    async def ModelMetadata(self, request: Any, context: Any) -> Any:
-        _client(context, self._authorize)
+    @_observed()
+    async def ModelMetadata(self, request: Any, context: Any, call: Call) -> Any:
         metadata.check_model(self._engine, self._name, request.name, request.version)
         return pb.ModelMetadataResponse(**metadata.model_metadata(self._engine, self._name))
 
-    @_telling
-    async def ModelConfig(self, request: Any, context: Any) -> Any:
-        _client(context, self._authorize)
+    @_observed()
+    async def ModelConfig(self, request: Any, context: Any, call: Call) -> Any:
         metadata.check_model(self._engine, self._name, request.name, request.version)
         return pb.ModelConfigResponse(config=metadata.model_config(self._engine, self._name))
 
-    @_telling
-    async def ModelInfer(self, request: Any, context: Any) -> Any:
-        engine = self._engine
-        client = _client(context, self._authorize)
-        version = request.model_version
+    @_observed()
+    async def ModelInfer(self, request: Any, context: Any, call: Call) -> Any:
+        engine, version = self._engine, request.model_version
         metadata.check_model(engine, self._name, request.model_name, version)
         parameters = _read_parameters(request.parameters)
         infer.check_parameters(parameters)
         for output in request.outputs:
-            _refuse_shared_memory(output)
+            refuse_shared_memory(f"outputs.{output.name}.", output.parameters)
         names = infer.check_outputs([output.name for output in request.outputs])
         requests = infer.read_requests(
-            read_inputs(request), parameters, engine.options.max_admitted, self._max_depth
+            read_inputs(request), parameters, self._http.max_requests, self._http.max_depth
         )
-        timeout_ms = _timeout_ms(context, infer.read_timeout(parameters))
-        answers = await infer.answer(engine, requests, client, timeout_ms, version)
+        deadline_ms = _deadline_ms(context, infer.read_timeout(parameters))
+        answers = await infer.answer(engine, requests, call.client, deadline_ms, version)
+        call.answers.extend(given for given in answers if isinstance(given, Answer))
         response = pb.ModelInferResponse(
             model_name=self._name, model_version=infer.common_version(answers), id=request.id
         )
         for tensor in infer.make_outputs(answers, names, engine.index.num_levels):
             response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-            response.raw_output_contents.append(encode(tensor))
+            response.raw_output_contents.append(encode_binary(tensor))
         return response
 
 
@@ -174,57 +217,28 @@ class _Health(health_pb2_grpc.HealthServicer):
     async def Check(self, request: Any, context: grpc.aio.ServicerContext) -> Any:
         if request.service not in ("", SERVICE):
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
-        ready = metadata.is_ready(self._engine)
+        ready = why_not_ready(self._engine) is None
         serving = health_pb2.HealthCheckResponse
         return serving(status=serving.SERVING if ready else serving.NOT_SERVING)
-
-
-def _client(context: grpc.aio.ServicerContext, authorize: Authorize | None) -> str:
-    sent = dict(context.invocation_metadata() or ())
-    if authorize is not None:
-        client = authorize(sent.get("authorization"))
-        if client is None:
-            raise Unauthenticated("a known bearer token is needed")
-        return client
-    # "ipv4:127.0.0.1:54321": all connections of one address are one client.
-    return sent.get("x-client-id") or context.peer().rpartition(":")[0]
-
-
-def _timeout_ms(context: grpc.aio.ServicerContext, asked_ms: float | None) -> float | None:
-    left_s = context.time_remaining()
-    given = [asked_ms] if asked_ms is not None else []
-    given += [max(left_s, 0.0) * 1e3] if left_s is not None else []
-    return min(given, default=None)
-
-
-def _read_parameters(parameters: Any) -> dict[str, Any]:
-    read = {}
-    for key, value in parameters.items():
-        choice = value.WhichOneof("parameter_choice")
-        if choice is None:
-            raise InvalidInput(f"parameter {key!r} has no value")
-        read[key] = getattr(value, choice)
-    return read
 
 
 def read_inputs(request: Any) -> list[Tensor]:
     """Return the input tensors of a `ModelInferRequest`, from either form of contents.
 
     Raises:
-        InvalidInput: if a tensor is not what its shape and datatype say.
+        RequestError: if a tensor is not what its shape and datatype say.
     """
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):
-        raise InvalidInput(
-            f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs"
-        )
+        message = f"expected an entry for each of {len(request.inputs)} inputs, got {len(raw)}"
+        raise RequestError("raw_input_contents", message)
     tensors = []
     for position, entry in enumerate(request.inputs):
-        _refuse_shared_memory(entry)
+        refuse_shared_memory(f"inputs.{entry.name}.", entry.parameters)
         if not raw:
             tensors.append(_read_contents(entry))
         elif entry.HasField("contents"):
-            raise InvalidInput(f"input {entry.name!r} has contents beside raw_input_contents")
+            raise wrong_input(entry.name, "has contents beside raw_input_contents")
         else:
             shape = tuple(entry.shape)
             tensors.append(decode_binary(entry.name, entry.datatype, shape, raw[position]))
@@ -233,26 +247,44 @@ def read_inputs(request: Any) -> list[Tensor]:
 
 def _read_contents(entry: Any) -> Tensor:
     field = _CONTENTS.get(entry.datatype)
-    for other, values in entry.contents.ListFields():
-        if other.name != field and len(values):
-            raise InvalidInput(f"input {entry.name!r}: {other.name} does not hold {entry.datatype}")
+    for other, _ in entry.contents.ListFields():
+        if other.name != field:
+            raise wrong_input(entry.name, f"{other.name} does not hold {entry.datatype!r}")
     values = getattr(entry.contents, field) if field else ()
     return decode_values(entry.name, entry.datatype, tuple(entry.shape), values)
 
 
-def _refuse_shared_memory(tensor: Any) -> None:
-    for key in tensor.parameters:
-        if key.startswith("shared_memory"):
-            raise InvalidInput(f"tensor {tensor.name!r}: shared memory is not supported")
+def _read_parameters(parameters: Any) -> dict[str, Any]:
+    read = {}
+    for key, value in parameters.items():
+        choice = value.WhichOneof("parameter_choice")
+        if choice is None:
+            raise RequestError(f"parameters.{key}", "has no value")
+        read[key] = getattr(value, choice)
+    return read
 
 
-def _retry_trailer(code: grpc.StatusCode, message: str, retry_after_s: float) -> list:
-    """Return when to retry, as google.rpc.RetryInfo and as gRPC's own push-back."""
-    delay = Duration()
-    delay.FromMicroseconds(round(retry_after_s * 1e6))
-    status = Status(code=code.value[0], message=message)
-    status.details.add().Pack(RetryInfo(retry_delay=delay))
-    return [
-        ("grpc-status-details-bin", status.SerializeToString()),
-        ("grpc-retry-pushback-ms", str(round(retry_after_s * 1e3))),
-    ]
+def _deadline_ms(context: grpc.aio.ServicerContext, asked_ms: float | None) -> float | None:
+    left_s = context.time_remaining()
+    given = [asked_ms] if asked_ms is not None else []
+    given += [max(left_s, 0.0) * 1e3] if left_s is not None else []
+    return min(given, default=None)
+
+
+def _trailer(
+    error: Exception, code: grpc.StatusCode, fault: Fault, request_id: str
+) -> tuple[tuple[str, str | bytes], ...]:
+    """Return the id under which the log has the call, and when to retry it."""
+    if code is grpc.StatusCode.INTERNAL:
+        _log.error("unexpected fault", exc_info=error, extra={"fields": {"request_id": request_id}})
+    trailer: list[tuple[str, str | bytes]] = [("x-request-id", request_id)]
+    if isinstance(error, Overloaded):
+        delay = Duration()
+        delay.FromMicroseconds(round(error.retry_after_s * 1e6))
+        status = Status(code=code.value[0], message=f"{fault.field}: {fault.message}")
+        status.details.add().Pack(RetryInfo(retry_delay=delay))
+        trailer += [
+            ("grpc-status-details-bin", status.SerializeToString()),
+            ("grpc-retry-pushback-ms", str(round(error.retry_after_s * 1e3))),
+        ]
+    return tuple(trailer)

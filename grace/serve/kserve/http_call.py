@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from grace.catalog.values import describe
+from grace.errors import RequestError
+from grace.serve.faults import Fault
 from grace.serve.kserve.codec import (
-    InvalidInput,
     Tensor,
     decode_binary,
     decode_values,
-    load_json,
+    refuse_shared_memory,
+    wrong_input,
 )
-from grace.serve.kserve.status import TooLarge
+from grace.serve.limits import parse_json
 
 HEADER_LENGTH = "inference-header-content-length"
 _KEYS = ("id", "parameters", "inputs", "outputs")
@@ -50,62 +52,56 @@ def read_call(header_length: str | None, body: bytes, max_depth: int) -> Call:
         max_depth: of the JSON.
 
     Raises:
-        InvalidInput: naming what does not follow the protocol.
+        RequestError: naming what does not follow the protocol.
+        Fault: 400, as `parse_json` raises it.
     """
     end = len(body)
     if header_length is not None:
         digits = header_length.isascii() and header_length.isdigit() and len(header_length) < 19
         if not digits or int(header_length) > end:
-            raise InvalidInput(
-                f"header {HEADER_LENGTH} must be a number of bytes of the body, {end}, "
-                f"got {describe(header_length)}"
-            )
+            message = f"expected a number of bytes, at most the body's {end}"
+            raise RequestError(HEADER_LENGTH, f"{message}, got {describe(header_length)}")
         end = int(header_length)
-    call = load_json("the body", body[:end], max_depth)
+    call = parse_json(body[:end], max_depth)
     if not isinstance(call, dict):
-        raise InvalidInput(f"the body must be an object, got {describe(call)}")
+        raise RequestError("body", f"expected an object, got {describe(call)}")
     for key in call:
         if key not in _KEYS:
-            raise InvalidInput(f"unknown key {describe(key)}; a call has {', '.join(_KEYS)}")
+            raise RequestError(key, f"unknown key; a call has {', '.join(_KEYS)}")
     if not isinstance(call.get("id"), str | None):
-        raise InvalidInput(f"id must be a string, got {describe(call['id'])}")
+        raise RequestError("id", f"expected a string, got {describe(call['id'])}")
     if not isinstance(call.get("inputs"), list):
-        raise InvalidInput(f"inputs must be a list, got {describe(call.get('inputs'))}")
+        raise RequestError("inputs", f"expected a list, got {describe(call.get('inputs'))}")
     inputs = []
     for entry in call["inputs"]:
         tensor, end = _read_input(entry, body, end)
         inputs.append(tensor)
     if end != len(body):
-        raise InvalidInput(f"{len(body) - end} bytes of binary data belong to no input")
-    parameters = _object(call, "parameters")
-    all_binary = parameters.get("binary_data_output", False)
-    if not isinstance(all_binary, bool):
-        raise InvalidInput(f"binary_data_output must be a boolean, got {describe(all_binary)}")
+        raise RequestError("body", f"{len(body) - end} bytes of binary data belong to no input")
+    parameters = _parameters("", call)
+    all_binary = _boolean("", parameters, "binary_data_output", False)
     outputs = _read_outputs(call.get("outputs"), all_binary)
     return Call(call.get("id"), parameters, inputs, outputs, all_binary)
 
 
 def _read_input(entry: object, body: bytes, start: int) -> tuple[Tensor, int]:
     """Return a tensor, and where the next one's binary data starts."""
-    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-        raise InvalidInput(f"an input must be an object with a name, got {describe(entry)}")
-    name, parameters = entry["name"], _object(entry, "parameters")
+    name = _name("inputs", entry)
     for key in entry:
         if key not in _INPUT_KEYS:
-            raise InvalidInput(f"input {name!r}: unknown key {describe(key)}")
-    _refuse_shared_memory(name, parameters)
+            raise wrong_input(name, f"unknown key {describe(key)}")
+    parameters = _parameters(f"inputs.{name}.", entry)
     size = parameters.get("binary_data_size")
     if size is None:
         if not isinstance(entry.get("data"), list):
-            raise InvalidInput(f"input {name!r}: data must be a list")
+            raise wrong_input(name, "data must be a list")
         return decode_values(name, entry.get("datatype"), entry.get("shape"), entry["data"]), start
     if "data" in entry:
-        raise InvalidInput(f"input {name!r} has both data and binary_data_size")
-    if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= len(body) - start:
-        raise InvalidInput(
-            f"input {name!r}: binary_data_size must be at most the {len(body) - start} bytes "
-            f"that are left, got {describe(size)}"
-        )
+        raise wrong_input(name, "has both data and binary_data_size")
+    left = len(body) - start
+    if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= left:
+        message = f"binary_data_size must be at most the {left} bytes that are left"
+        raise wrong_input(name, f"{message}, got {describe(size)}")
     data = body[start : start + size]
     return decode_binary(name, entry.get("datatype"), entry.get("shape"), data), start + size
 
@@ -114,52 +110,58 @@ def _read_outputs(outputs: object, all_binary: bool) -> dict[str, bool]:
     if outputs is None:
         return {}
     if not isinstance(outputs, list):
-        raise InvalidInput(f"outputs must be a list, got {describe(outputs)}")
+        raise RequestError("outputs", f"expected a list, got {describe(outputs)}")
     wanted: dict[str, bool] = {}
     for entry in outputs:
-        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-            raise InvalidInput(f"an output must be an object with a name, got {describe(entry)}")
-        name, own = entry["name"], _object(entry, "parameters")
-        _refuse_shared_memory(name, own)
-        if own.get("classification"):
-            raise InvalidInput(f"output {name!r}: there are no classes to count")
-        binary = own.get("binary_data", all_binary)
-        if not isinstance(binary, bool):
-            raise InvalidInput(f"output {name!r}: binary_data must be a boolean")
+        name = _name("outputs", entry)
+        parameters = _parameters(f"outputs.{name}.", entry)
+        if parameters.get("classification"):
+            raise RequestError(f"outputs.{name}", "there are no classes to count")
         if name in wanted:
-            raise InvalidInput(f"output {name!r} is named twice")
-        wanted[name] = binary
+            raise RequestError("outputs", f"{describe(name)} is named twice")
+        wanted[name] = _boolean(f"outputs.{name}.", parameters, "binary_data", all_binary)
     return wanted
 
 
-def _object(holder: dict, key: str) -> dict:
-    value = holder.get(key)
-    if value is None:
+def _name(where: str, entry: object) -> str:
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+        raise RequestError(where, f"expected objects with a name, got {describe(entry)}")
+    return entry["name"]
+
+
+def _parameters(where: str, holder: dict) -> dict[str, Any]:
+    parameters = holder.get("parameters")
+    if parameters is None:
         return {}
-    if not isinstance(value, dict):
-        raise InvalidInput(f"{key} must be an object, got {describe(value)}")
+    if not isinstance(parameters, dict):
+        message = f"expected an object, got {describe(parameters)}"
+        raise RequestError(f"{where}parameters", message)
+    refuse_shared_memory(where, parameters)
+    return parameters
+
+
+def _boolean(where: str, parameters: dict[str, Any], key: str, default: bool) -> bool:
+    value = parameters.get(key, default)
+    if not isinstance(value, bool):
+        message = f"expected true or false, got {describe(value)}"
+        raise RequestError(f"{where}parameters.{key}", message)
     return value
-
-
-def _refuse_shared_memory(name: str, parameters: dict) -> None:
-    if any(key.startswith("shared_memory") for key in parameters):
-        raise InvalidInput(f"tensor {name!r}: shared memory is not supported")
 
 
 def decompress(body: bytes, most: int) -> bytes:
     """Return a gzip or zlib body in plain.
 
     Raises:
-        InvalidInput: if it is neither, or not whole.
-        TooLarge: if it is longer than `most` bytes; no more than that are made.
+        RequestError: if it is neither, or not whole.
+        Fault: 413 if it is longer than `most` bytes; no more than that are made.
     """
     inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # gzip or zlib, by its header
     try:
         plain = inflate.decompress(body, most)
     except zlib.error as error:
-        raise InvalidInput(f"the body cannot be decompressed: {error}") from None
+        raise RequestError("body", f"cannot be decompressed: {error}") from None
     if inflate.unconsumed_tail:
-        raise TooLarge(f"the body is larger than {most} bytes when decompressed")
+        raise Fault(413, "body", f"expected at most {most:,} bytes in plain", "too_large")
     if not inflate.eof or inflate.unused_data:
-        raise InvalidInput("the body is not one whole compressed stream")
+        raise RequestError("body", "is not one whole compressed stream")
     return plain

@@ -11,10 +11,12 @@ import orjson
 
 from grace.catalog.values import describe
 from grace.errors import RequestError
-from grace.serve import Answer, Engine, Ticket
-from grace.serve.kserve.codec import InvalidInput, Tensor, load_json
-from grace.serve.kserve.metadata import COLUMNS, OUTPUTS, REQUEST, TensorInfo
-from grace.serve.kserve.status import NotFound
+from grace.serve.answer import Answer
+from grace.serve.engine import Engine, Expired, Ticket
+from grace.serve.faults import Fault
+from grace.serve.kserve.codec import Tensor, wrong_input
+from grace.serve.kserve.metadata import COLUMNS, OUTPUTS, REQUEST, TensorInfo, check_version
+from grace.serve.limits import parse_json
 
 PARAMETERS = ("top_k", "timeout", "binary_data_output")
 _JSON_COLUMNS = ("attributes", "features")
@@ -24,19 +26,19 @@ def check_parameters(parameters: dict[str, Any]) -> None:
     """Refuse parameters that a call does not have: a misspelt one would otherwise be ignored.
 
     Raises:
-        InvalidInput: naming the parameter.
+        RequestError: naming the parameter.
     """
     for key in parameters:
         if key not in PARAMETERS:
-            known = ", ".join(PARAMETERS)
-            raise InvalidInput(f"unknown parameter {describe(key)}; a call has {known}")
+            message = f"unknown parameter; a call has {', '.join(PARAMETERS)}"
+            raise RequestError(f"parameters.{key}", message)
 
 
 def read_timeout(parameters: dict[str, Any]) -> float | None:
     """Return the parameter `timeout`, microseconds, in milliseconds; None where absent or 0.
 
     Raises:
-        InvalidInput: if it is no integer of at least 0.
+        RequestError: if it is no integer of at least 0.
     """
     value = _read_count(parameters, "timeout")
     return value / 1e3 if value else None
@@ -54,23 +56,22 @@ def read_requests(
         max_depth: of each request's JSON.
 
     Raises:
-        InvalidInput: if the tensors are not those of the model's metadata, or disagree.
+        RequestError: if the tensors are not those of the model's metadata, or disagree.
     """
     top_k = _read_count(parameters, "top_k")
     tensors = {tensor.name: tensor for tensor in inputs}
     if len(tensors) != len(inputs):
-        raise InvalidInput("two inputs have the same name")
+        raise RequestError("inputs", "two have the same name")
     if REQUEST.name in tensors and len(tensors) > 1:
-        raise InvalidInput("input 'request' holds whole requests; give it alone, or only columns")
+        raise RequestError("inputs", "`request` holds whole requests: give it alone, or columns")
     known = {info.name: info for info in (REQUEST, *COLUMNS)}
     for tensor in inputs:
         _check_input(tensor, known)
     sizes = {tensor.shape[0] for tensor in inputs}
     if len(sizes) != 1 or not 0 < (rows := sizes.pop()) <= max_requests:
-        raise InvalidInput(
-            f"inputs must all have the same number of requests, from 1 to {max_requests}, "
-            f"got {', '.join(f'{t.name} {list(t.shape)}' for t in inputs) or 'no input'}"
-        )
+        shapes = ", ".join(f"{t.name} {list(t.shape)}" for t in inputs) or "no input"
+        message = f"expected 1 to {max_requests} requests, the same number in all, got {shapes}"
+        raise RequestError("inputs", message)
     if REQUEST.name in tensors:
         requests = [_parse(text, max_depth) for text in tensors[REQUEST.name].values]
     else:
@@ -86,14 +87,15 @@ def check_outputs(names: Sequence[str]) -> list[str]:
     """Return the outputs to give, all where none is named.
 
     Raises:
-        InvalidInput: if one is unknown or named twice.
+        RequestError: if one is unknown or named twice.
     """
     known = [info.name for info in OUTPUTS]
     for name in names:
         if name not in known:
-            raise InvalidInput(f"no output {describe(name)}; the model has {', '.join(known)}")
+            message = f"expected some of {', '.join(known)}, got {describe(name)}"
+            raise RequestError("outputs", message)
     if len(set(names)) != len(names):
-        raise InvalidInput("an output is named twice")
+        raise RequestError("outputs", "one is named twice")
     return list(names) or known
 
 
@@ -119,16 +121,20 @@ async def answer(
     Raises:
         RequestError: if the call has only one request and it is wrong.
         Overloaded, Draining: if not all of them are admitted; none is answered then.
-        Expired: if the deadline of one passed.
-        NotFound: if the index moved on from `version` meanwhile.
+        Expired: if the deadline passed before all were answered.
+        Fault: 404 if the index moved on from `version` meanwhile.
     """
+    timeout_ms = engine.options.timeout_ms if timeout_ms is None else timeout_ms
     tickets: dict[int, Ticket] = {}
     try:
         for row, request in enumerate(requests):
             if isinstance(request, dict):
                 tickets[row] = engine.submit(request, client, timeout_ms)
         futures = [asyncio.wrap_future(ticket.future) for ticket in tickets.values()]
-        done = dict(zip(tickets, await asyncio.gather(*futures), strict=True))
+        async with asyncio.timeout(timeout_ms / 1e3):
+            done = dict(zip(tickets, await asyncio.gather(*futures), strict=True))
+    except TimeoutError:
+        raise Expired("the deadline passed before there was an answer") from None
     finally:
         for ticket in tickets.values():
             if not ticket.future.done():
@@ -136,9 +142,9 @@ async def answer(
     answers = [done.get(row, request) for row, request in enumerate(requests)]
     if len(answers) == 1 and (error := _error(answers[0])) is not None:
         raise error
-    for given in done.values():
-        if version and given.version != version:
-            raise NotFound(f"version {version!r} gave way to {given.version!r}")
+    if version:
+        for given in done.values():
+            check_version(version, given.version)
     return answers
 
 
@@ -164,14 +170,12 @@ def make_outputs(
 def _check_input(tensor: Tensor, known: dict[str, TensorInfo]) -> None:
     info = known.get(tensor.name)
     if info is None:
-        raise InvalidInput(f"no input {describe(tensor.name)}; the model has {', '.join(known)}")
+        raise RequestError("inputs", f"expected {', '.join(known)}, got {describe(tensor.name)}")
     if tensor.datatype not in info.datatypes:
-        raise InvalidInput(
-            f"input {tensor.name!r}: datatype must be {' or '.join(info.datatypes)}, "
-            f"got {tensor.datatype}"
-        )
+        expected = " or ".join(info.datatypes)
+        raise wrong_input(tensor.name, f"datatype must be {expected}, got {tensor.datatype}")
     if len(tensor.shape) != 1:
-        raise InvalidInput(f"input {tensor.name!r}: shape must be [n], got {list(tensor.shape)}")
+        raise wrong_input(tensor.name, f"shape must be [n], got {list(tensor.shape)}")
 
 
 def _read_count(parameters: dict[str, Any], name: str) -> int | None:
@@ -179,17 +183,16 @@ def _read_count(parameters: dict[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise InvalidInput(
-            f"parameter {name!r} must be an integer of at least 0, got {describe(value)}"
-        )
+        message = f"expected an integer of at least 0, got {describe(value)}"
+        raise RequestError(f"parameters.{name}", message)
     return value
 
 
 def _parse(text: bytes, max_depth: int) -> dict | RequestError:
     try:
-        request = load_json("the request", text, max_depth)
-    except InvalidInput as error:
-        return RequestError("request", str(error))
+        request = parse_json(text, max_depth)
+    except Fault as fault:
+        return RequestError("request", fault.message)
     if not isinstance(request, dict):
         return RequestError("request", f"expected an object, got {describe(request)}")
     return request
@@ -204,11 +207,11 @@ def _assemble(tensors: dict[str, Tensor], row: int, max_depth: int) -> dict | Re
             continue
         try:
             if name in _JSON_COLUMNS:
-                request[name] = load_json(name, value, max_depth)
+                request[name] = parse_json(value, max_depth)
             else:
                 request[name] = value.decode("utf-8")
-        except InvalidInput as error:
-            return RequestError(name, str(error))
+        except Fault as fault:
+            return RequestError(name, fault.message)
         except UnicodeDecodeError:
             return RequestError(name, "expected UTF-8")
     return request

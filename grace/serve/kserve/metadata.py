@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 
 from grace.catalog.values import describe
-from grace.serve import Engine
-from grace.serve.kserve.status import NotFound
+from grace.serve.engine import Engine
+from grace.serve.faults import Fault
 
 PLATFORM = "grace_generative_retrieval"
 EXTENSIONS = ["binary_tensor_data", "model_configuration"]
@@ -67,22 +67,29 @@ def check_model(engine: Engine, served: str, name: str, version: str) -> None:
         version: as the client gives it; empty for whichever is served.
 
     Raises:
-        NotFound: naming what is served.
+        Fault: 404, naming what is served.
     """
     if name != served:
-        raise NotFound(f"no model {describe(name)}; this server has {served!r}")
-    if version and version != (current := served_version(engine)):
-        raise NotFound(f"no version {describe(version)}; {served!r} is at {current!r}")
+        message = f"expected {served!r}, the model of this server, got {describe(name)}"
+        raise Fault(404, "model", message, "not_found")
+    if version:
+        check_version(version, served_version(engine))
+
+
+def check_version(asked: str, current: str) -> None:
+    """Refuse a version that is not the current one.
+
+    Raises:
+        Fault: 404, naming the current one.
+    """
+    if asked != current:
+        message = f"expected {current!r}, the version served now, got {describe(asked)}"
+        raise Fault(404, "version", message, "not_found")
 
 
 def served_version(engine: Engine) -> str:
     """Return the index version that the next batch is answered from, as answers name it."""
     return str(engine.index.version)
-
-
-def is_ready(engine: Engine) -> bool:
-    """Return whether new requests are taken."""
-    return not engine.status()["draining"]
 
 
 def server_metadata() -> dict:

@@ -24,6 +24,7 @@ from grace.serve.app import build_app
 from grace.serve.config import HttpConfig, ServeConfig
 from grace.serve.connection import bounded_protocol
 from grace.serve.engine import Engine
+from grace.serve.kserve.grpc import start_server
 from grace.serve.logs import start_logs
 from grace.serve.security import Tokens, is_loopback, tls_context
 from grace.serve.tracing import start_tracing
@@ -78,11 +79,19 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> bool:
                          "http.token_file: anybody may ask", config.http.host)  # fmt: skip
         engine = make_engine(config)
 
+        app = build_app(engine, config, tracing, tokens)
+
         async def start_http() -> Listener:
-            app = build_app(engine, config, tracing, tokens)
             return await listen("http", app, port, config.http, tls)
 
+        async def start_grpc() -> Listener:
+            server = await start_server(engine, config, app.state.observer, tokens)
+            address = f"{config.http.host}:{config.grpc.port}"
+            return Listener("grpc", address, lambda: server.stop(config.http.drain_timeout_s))
+
         starts: list[Callable[[], Awaitable[Listener]]] = [start_http]
+        if config.grpc.port:
+            starts.append(start_grpc)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(engine, config, starts, announce))
 

@@ -23,7 +23,6 @@ from grace.serve.config import (
     TelemetryConfig,
 )
 from grace.serve.kserve.grpc import start_server
-from grace.serve.kserve.http import routes
 from grace.serve.security import Tokens
 
 LEVELS = (5, 7, 4)
@@ -96,7 +95,6 @@ def serving(engine: Engine, config: ServeConfig, tokens: Tokens | None = None):
     """Serve both transports from one event loop in a thread; yields `(http, grpc)` addresses."""
     loop = asyncio.new_event_loop()
     app = build_app(engine, config, tokens=tokens)
-    app.router.routes[:0] = routes(engine, config)
     http = uvicorn.Server(
         uvicorn.Config(app, host="127.0.0.1", port=config.http.port, log_level="warning")
     )

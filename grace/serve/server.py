@@ -25,7 +25,7 @@ from grace.serve.config import HttpConfig, ServeConfig
 from grace.serve.connection import bounded_protocol
 from grace.serve.engine import Engine
 from grace.serve.kserve.grpc import start_server
-from grace.serve.logs import start_logs
+from grace.serve.logs import json_logs
 from grace.serve.security import Tokens, is_loopback, tls_context
 from grace.serve.tracing import start_tracing
 
@@ -71,7 +71,7 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> bool:
     tracing = start_tracing(config.telemetry.otlp_endpoint, config.telemetry.trace_share)
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(bind("http", config.http.host, config.http.port))
-        stack.callback(start_logs(config.telemetry.log_level).stop)
+        stack.enter_context(json_logs(config.telemetry.log_level))
         if tracing is not None:
             stack.callback(tracing.close)
         if tokens is None and not is_loopback(config.http.host):

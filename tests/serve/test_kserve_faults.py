@@ -1,9 +1,10 @@
 """What goes wrong on the way: refusals, deadlines, clients that leave, tokens, other bodies."""
 
 import asyncio
-import datetime
 import http.client
 import json
+import os
+import signal
 import socket
 import threading
 import time
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
+import trustme
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -23,22 +25,27 @@ from kserve_cases import (
     Model,
     as_texts,
     expected,
+    free_port,
     make_config,
     make_engine,
     make_index,
     serving,
 )
 from tritonclient.utils import InferenceServerException
+from web_cases import REQUEST, save_artefacts
 
+import grace
 from grace.errors import ConfigError, RequestError
 from grace.serve.calls import Observer
 from grace.serve.config import TelemetryConfig
+from grace.serve.config_file import make_config as from_tables
 from grace.serve.kserve import infer
 from grace.serve.kserve.grpc import read_inputs, start_server
 from grace.serve.kserve.protos import grpc_predict_v2_pb2 as pb
 from grace.serve.kserve.protos import grpc_predict_v2_pb2_grpc as pb_grpc
 from grace.serve.metrics import Metrics
 from grace.serve.security import Tokens
+from grace.serve.server import serve
 
 
 class GatedModel(Model):
@@ -430,42 +437,58 @@ def test_without_tokens_a_client_names_itself_or_is_its_address(plain, monkeypat
     assert clients == ["127.0.0.1", "shop", "127.0.0.1", "shop"]
 
 
-def make_certificate(folder):
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), 1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    (folder / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-
-
 def test_grpc_over_tls_by_files(index, tmp_path):
-    make_certificate(tmp_path)
-    files = {"tls_cert": str(tmp_path / "cert.pem"), "tls_key": str(tmp_path / "key.pem")}
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    files = {name: str(tmp_path / f"{name}.pem") for name in ("tls_cert", "tls_key", "root")}
+    issued.cert_chain_pems[0].write_to_path(files["tls_cert"])
+    issued.private_key_pem.write_to_path(files["tls_key"])
+    authority.cert_pem.write_to_path(files["root"])
     engine = make_engine(index)
-    with serving(engine, make_config(**files)) as (_, url):
-        client = triton_grpc.InferenceServerClient(
-            url.replace("127.0.0.1", "localhost"), ssl=True, root_certificates=files["tls_cert"]
-        )
-        assert client.is_model_ready("grace")
-        client.close()
+    config = make_config(tls_cert=files["tls_cert"], tls_key=files["tls_key"])
+    with serving(engine, config) as (_, url):
+        with triton_grpc.InferenceServerClient(
+            url.replace("127.0.0.1", "localhost"), ssl=True, root_certificates=files["root"]
+        ) as client:
+            assert client.is_model_ready("grace")
+        with triton_grpc.InferenceServerClient(url) as client:
+            assert not reachable(client)
     engine.drain(10)
+
+
+def reachable(client):
+    try:
+        return client.is_server_live(client_timeout=5)
+    except InferenceServerException:
+        return False
+
+
+def test_grace_serve_speaks_the_protocol_and_ends_cleanly(tmp_path):
+    """The whole process, as a configuration makes it."""
+    save_artefacts(tmp_path)
+    ports = {"http": free_port(), "grpc": free_port()}
+    config = from_tables({
+        "index": {"directory": str(tmp_path / "index")},
+        "model": {"directory": str(tmp_path / "model"), "name": "shop"},
+        "http": {"port": ports["http"]}, "grpc": {"port": ports["grpc"]}, "admin": {"port": 0},
+    })  # fmt: skip
+    given = {}
+
+    def ask(greeting: str):
+        try:
+            for name, module in (("http", triton_http), ("grpc", triton_grpc)):
+                with module.InferenceServerClient(f"127.0.0.1:{ports[name]}") as client:
+                    tensor = module.InferInput("request", [1], "BYTES")
+                    tensor.set_data_from_numpy(np.array(as_texts([REQUEST]), np.object_))
+                    given[name] = client.infer("shop", [tensor]).as_numpy("scores").tolist()
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    assert serve(config, lambda greeting: threading.Thread(target=ask, args=(greeting,)).start())
+    wanted = grace.Retriever(grace.Index.open(tmp_path / "index"), str(tmp_path / "model"))
+    scores = [ad.score for ad in wanted.retrieve([REQUEST])[0].ads]
+    assert scores
+    assert given["http"] == given["grpc"] == pytest.approx(scores)
 
 
 def test_a_port_that_is_taken_and_a_missing_certificate_name_their_key(index):

@@ -107,9 +107,13 @@ class PlaygroundConfig:
 
     Attributes:
         enabled: whether it is served.
+        people: a file of requests to pick from; by default `requests.jsonl` beside the index.
+        catalog: the catalogue, for titles; by default `catalog.jsonl` or `.parquet` beside it.
     """
 
     enabled: bool = True
+    people: str = ""
+    catalog: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

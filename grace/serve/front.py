@@ -15,9 +15,9 @@ from grace.serve.faults import Fault, fault_of, fault_response
 from grace.serve.security import (
     HEADERS,
     HSTS,
-    OPEN_PATHS,
     Tokens,
     client_identity,
+    is_open,
     take_request_id,
 )
 
@@ -63,7 +63,7 @@ class Front:
             await send(message)
 
         try:
-            if client is None and scope["path"] not in OPEN_PATHS:
+            if client is None and not is_open(scope["path"]):
                 await _unauthorized(call, scope["path"])(scope, receive, reply)
             elif _length(headers.get("content-length")) > self._max_body_bytes:
                 await _refuse(call, self._too_large(), scope["path"])(scope, receive, reply)

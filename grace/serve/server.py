@@ -71,6 +71,8 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> bool:
     tracing = start_tracing(config.telemetry.otlp_endpoint, config.telemetry.trace_share)
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(bind("http", config.http.host, config.http.port))
+        if config.grpc.port:  # gRPC binds by itself, and only once the engine is there
+            bind("grpc", config.http.host, config.grpc.port).close()
         stack.enter_context(json_logs(config.telemetry.log_level))
         if tracing is not None:
             stack.callback(tracing.close)
@@ -78,7 +80,6 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> bool:
             _log.warning("http.host %s can be reached from other machines, and there is no "
                          "http.token_file: anybody may ask", config.http.host)  # fmt: skip
         engine = make_engine(config)
-
         app = build_app(engine, config, tracing, tokens)
 
         async def start_http() -> Listener:
@@ -130,7 +131,7 @@ def make_engine(config: ServeConfig) -> Engine:
     return Engine(
         config.index.directory, model.directory, plan, config.batching, matching=model.matching,
         device=model.device, top_k=model.top_k, precision=model.precision,
-        table_bytes=model.table_bytes,
+        table_bytes=model.table_bytes, timeline=config.telemetry.timeline or None,
     )  # fmt: skip
 
 

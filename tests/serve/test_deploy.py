@@ -18,14 +18,7 @@ from grace.serve.security import OPEN_PATHS
 ROOT = Path(__file__).parents[2]
 KUBERNETES = "1.33"
 # What KServe adds to a pod's spec to make a predictor.
-EXTENSIONS = {
-    "minReplicas",
-    "maxReplicas",
-    "timeout",
-    "containerConcurrency",
-    "annotations",
-    "labels",
-}
+EXTENSIONS = {"minReplicas", "maxReplicas", "timeout", "annotations"}
 DOCUMENTS = list(yaml.safe_load_all((ROOT / "deploy" / "kserve.yaml").read_text()))
 BY_KIND = {document["kind"]: document for document in DOCUMENTS}
 

@@ -11,7 +11,10 @@ import typer
 from grace.errors import ConfigError
 from grace.index import MATCHERS
 
-NEEDED = ("starlette", "uvicorn", "httptools", "uvloop", "orjson", "pydantic", "prometheus_client")
+NEEDED = (
+    "starlette", "uvicorn", "httptools", "uvloop", "orjson", "pydantic", "prometheus_client",
+    "grpc", "grpc_health",
+)  # fmt: skip
 
 
 def serve(

@@ -18,6 +18,7 @@ from grace.serve.config import ServeConfig
 from grace.serve.engine import Draining, Engine, Expired, Overloaded
 from grace.serve.faults import Fault
 from grace.serve.front import Front, answer_fault
+from grace.serve.kserve import http as kserve
 from grace.serve.metrics import Metrics
 from grace.serve.security import Tokens
 from grace.serve.tracing import Tracing
@@ -25,6 +26,7 @@ from grace.serve.tracing import Tracing
 ROUTES: list[Callable[[Engine, ServeConfig], list[BaseRoute]]] = [
     http.routes,
     openapi.routes,
+    kserve.routes,
 ]
 """Each room's routes. A handler finds its `Call` in `request.state.call`: it takes the client's
 name from it and adds answers to it, so that they are counted, logged and traced like any other."""

@@ -24,6 +24,7 @@ from grace.serve.app import build_app
 from grace.serve.config import HttpConfig, ServeConfig
 from grace.serve.connection import bounded_protocol
 from grace.serve.engine import Engine
+from grace.serve.kserve.grpc import start_server
 from grace.serve.logs import json_logs
 from grace.serve.security import Tokens, is_loopback, tls_context
 from grace.serve.tracing import start_tracing
@@ -70,6 +71,8 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> bool:
     tracing = start_tracing(config.telemetry.otlp_endpoint, config.telemetry.trace_share)
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(bind("http", config.http.host, config.http.port))
+        if config.grpc.port:  # gRPC binds by itself, and only once the engine is there
+            bind("grpc", config.http.host, config.grpc.port).close()
         stack.enter_context(json_logs(config.telemetry.log_level))
         if tracing is not None:
             stack.callback(tracing.close)
@@ -82,7 +85,14 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> bool:
         async def start_http() -> Listener:
             return await listen("http", app, port, config.http, tls)
 
+        async def start_grpc() -> Listener:
+            server = await start_server(engine, config, app.state.observer, tokens)
+            address = f"{config.http.host}:{config.grpc.port}"
+            return Listener("grpc", address, lambda: server.stop(config.http.drain_timeout_s))
+
         starts: list[Callable[[], Awaitable[Listener]]] = [start_http]
+        if config.grpc.port:
+            starts.append(start_grpc)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(engine, config, starts, announce))
 

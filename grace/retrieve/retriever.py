@@ -84,6 +84,9 @@ class Retriever:
         self._path = choose_path(
             model, index, device, precision, matching, self.plan, batch_size, table_bytes
         )
+        if torch.device(device).type == "cpu":
+            # What the matcher derives from the rules is there before the first batch needs it.
+            index.match(matching, [index.compile(None)], self.plan.widths)
 
     def retrieve(self, requests: Sequence[dict], trace: bool = False) -> list[Result]:
         """Answer requests, in their order; a wrong one fails alone, in its result's `error`.

@@ -170,10 +170,14 @@ class Engine:
         return not self._thread.is_alive()
 
     def status(self) -> dict:
-        """Return `{"version", "admitted", "draining", "failure"}`."""
+        """Return `{"version", "admitted", "draining", "failure"}`; never fails."""
+        try:
+            version = self.index.version
+        except (GraceError, OSError):  # the reader has noted why
+            version = self.reader.held.version
         failure = None if self.reader is None else self.reader.failure
         return {
-            "version": self.index.version,
+            "version": version,
             "admitted": self._admitted,
             "draining": self._draining,
             "failure": None if failure is None else str(failure),

@@ -1,4 +1,4 @@
-"""A serving engine and its index: versions come, are damaged, are rolled back; answers stay whole."""
+"""A serving engine and its index: versions come, break, go back; every answer is of one, whole."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def start() -> Iterator[Callable[..., Engine]]:
         return engines[-1]
 
     yield begin
-    assert all([engine.drain() for engine in engines])
+    for engine in engines:
+        assert engine.drain()
 
 
 def ask(engine: Engine) -> Answer:

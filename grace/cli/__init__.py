@@ -54,6 +54,7 @@ for group, command, module, function in (
     (index, "rollback", "versions", "rollback"),
     (app, "retrieve", "retrieve", "retrieve"),
     (app, "evaluate", "evaluate", "evaluate"),
+    (app, "serve", "serve", "serve"),
 ):
     group.command(command)(getattr(importlib.import_module(f"grace.cli.{module}"), function))
 

@@ -1,0 +1,250 @@
+"""From a configuration to a process that serves: checks, ports, engine, signals, a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+import uvloop
+from starlette.types import ASGIApp
+
+from grace.decode import BeamPlan, check_device
+from grace.errors import ConfigError
+from grace.index.history import CURRENT
+from grace.serve.app import build_app
+from grace.serve.config import HttpConfig, ServeConfig
+from grace.serve.connection import bounded_protocol
+from grace.serve.engine import Engine
+from grace.serve.logs import start_logs
+from grace.serve.security import Tokens, is_loopback, tls_context
+from grace.serve.tracing import start_tracing
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A port that is served.
+
+    Attributes:
+        name: of the protocol.
+        address: for people.
+        stop: takes no new connections, and returns when those open have their answers.
+        failed: ends only if the port is no longer served though nobody stopped it.
+    """
+
+    name: str
+    address: str
+    stop: Callable[[], Awaitable[object]]
+    failed: asyncio.Future | None = None
+
+
+def serve(config: ServeConfig, announce: Callable[[str], None]) -> bool:
+    """Serve until SIGTERM or SIGINT; a second one ends at once.
+
+    Args:
+        config: checked here against this machine: files, device, ports.
+        announce: told the addresses, once everything is ready.
+
+    Returns:
+        Whether every admitted request was answered before the end.
+
+    Raises:
+        ConfigError: naming the key, before anything is loaded; a port that is taken is one.
+        IndexFormatError, ModelError: as `Engine` raises them.
+    """
+    check_machine(config)
+    tls = tls_context(config.http.tls_cert, config.http.tls_key)
+    tokens = None
+    if config.http.token_file:
+        tokens = Tokens.load(config.http.token_file, "http.token_file")
+    tracing = start_tracing(config.telemetry.otlp_endpoint, config.telemetry.trace_share)
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(bind("http", config.http.host, config.http.port))
+        stack.callback(start_logs(config.telemetry.log_level).stop)
+        if tracing is not None:
+            stack.callback(tracing.close)
+        if tokens is None and not is_loopback(config.http.host):
+            _log.warning("http.host %s can be reached from other machines, and there is no "
+                         "http.token_file: anybody may ask", config.http.host)  # fmt: skip
+        engine = make_engine(config)
+
+        async def start_http() -> Listener:
+            app = build_app(engine, config, tracing, tokens)
+            return await listen("http", app, port, config.http, tls)
+
+        starts: list[Callable[[], Awaitable[Listener]]] = [start_http]
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_run(engine, config, starts, announce))
+
+
+def check_machine(config: ServeConfig) -> None:
+    """Check that what a configuration names is here.
+
+    Raises:
+        ConfigError: naming the key.
+    """
+    for key, directory, inside in (
+        ("index.directory", config.index.directory, CURRENT),
+        ("model.directory", config.model.directory, "config.json"),
+    ):
+        if not (Path(directory) / inside).is_file():
+            raise ConfigError(f"{key}: {directory} holds no {inside}")
+    try:
+        check_device(config.model.device)
+    except ConfigError as error:
+        raise ConfigError(f"model.device: {error}") from None
+    timeline = config.telemetry.timeline
+    if timeline and not Path(timeline).parent.is_dir():
+        raise ConfigError(f"telemetry.timeline: the folder of {timeline} does not exist")
+
+
+def make_engine(config: ServeConfig) -> Engine:
+    """Open the index and load the model that a configuration names.
+
+    Raises:
+        IndexFormatError, ModelError, ConfigError: as `Engine` raises them.
+    """
+    model = config.model
+    plan = None
+    if model.plan is not None:
+        plan = BeamPlan(model.plan, model.num_sids or model.plan[-1])
+    return Engine(
+        config.index.directory, model.directory, plan, config.batching, matching=model.matching,
+        device=model.device, top_k=model.top_k, precision=model.precision,
+        table_bytes=model.table_bytes,
+    )  # fmt: skip
+
+
+def bind(section: str, host: str, port: int) -> socket.socket:
+    """Return a socket bound to a port; until somebody listens, connections to it are refused.
+
+    Args:
+        section: of the configuration, for messages.
+        host: a name or an address.
+        port: 0 takes a free one.
+
+    Raises:
+        ConfigError: if the host is none of this machine's, or the port is taken.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise ConfigError(f"{section}.host: {host!r} is no address: {error.strerror}") from None
+    bound = socket.socket(family, kind, protocol)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise _port_fault(section, host, port, error) from None
+    return bound
+
+
+async def listen(
+    name: str, app: ASGIApp, port: socket.socket, http: HttpConfig, tls: ssl.SSLContext | None
+) -> Listener:
+    """Serve an ASGI application on a bound socket.
+
+    Args:
+        name: of the port, and its section of the configuration.
+        app: the application.
+        port: as `bind` returns it.
+        http: limits.
+        tls: None speaks plain HTTP.
+
+    Raises:
+        ConfigError: if somebody else has begun to listen on the port.
+    """
+    server = _Server(
+        uvicorn.Config(
+            app, http=bounded_protocol(http.body_timeout_s), ws="none", lifespan="off",
+            log_config=None, access_log=False, proxy_headers=False, server_header=False,
+            limit_concurrency=http.max_connections + 1, timeout_graceful_shutdown=None,
+            ssl_context_factory=None if tls is None else lambda *_: tls,
+        )
+    )  # fmt: skip
+    host, number = port.getsockname()[:2]
+    task = asyncio.create_task(server.serve([port]))
+    while not server.started and not task.done():
+        await asyncio.sleep(0.005)
+    if task.done():
+        try:
+            task.result()
+        except OSError as error:
+            raise _port_fault(name, host, number, error) from None
+
+    async def stop() -> None:
+        server.should_exit = True
+        try:
+            await asyncio.wait_for(asyncio.shield(task), http.drain_timeout_s)
+        except TimeoutError:
+            server.force_exit = True
+            await task
+
+    shown = f"[{host}]" if ":" in host else host
+    return Listener(name, f"http{'' if tls is None else 's'}://{shown}:{number}", stop, task)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's, which leaves signals to `serve`."""
+
+    def capture_signals(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+async def _run(
+    engine: Engine,
+    config: ServeConfig,
+    starts: list[Callable[[], Awaitable[Listener]]],
+    announce: Callable[[str], None],
+) -> bool:
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for number in signals:
+        loop.add_signal_handler(number, stopped.set)
+    listeners = [await start() for start in starts]
+    announce(_greeting(engine, config, listeners))
+    waits = [asyncio.create_task(stopped.wait())]
+    waits += [listener.failed for listener in listeners if listener.failed is not None]
+    await asyncio.wait(waits, return_when="FIRST_COMPLETED")
+    for number in signals:
+        loop.remove_signal_handler(number)  # a second one ends the process
+    _log.info("going down: no new requests, answers for those admitted")
+    # The engine first: from now on the server says that it is not ready.
+    drained = loop.run_in_executor(None, engine.drain, config.http.drain_timeout_s)
+    await asyncio.gather(*(listener.stop() for listener in listeners))
+    complete = await drained
+    _log.log(
+        logging.INFO if complete else logging.ERROR,
+        "down: every admitted request was answered" if complete else "down: some requests were not "
+        f"answered within http.drain_timeout_s, {config.http.drain_timeout_s:g} s",
+    )  # fmt: skip
+    return complete
+
+
+def _greeting(engine: Engine, config: ServeConfig, listeners: list[Listener]) -> str:
+    index = engine.index
+    lines = [
+        f"version {index.version} of {config.index.directory}: {index.num_ads:,} ads; "
+        f"{config.model.directory} on {config.model.device}, matching {config.model.matching}"
+    ]
+    lines += [f"{listener.name}  {listener.address}" for listener in listeners]
+    return "\n".join(lines)
+
+
+def _port_fault(section: str, host: str, port: int, error: OSError) -> ConfigError:
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(f"{section}.port: {host}:{port} is taken by another process")
+    return ConfigError(f"{section}.port: cannot listen on {host}:{port}: {error.strerror}")

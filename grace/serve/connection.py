@@ -22,6 +22,7 @@ def bounded_protocol(timeout_s: float) -> type[HttpToolsProtocol]:
     class Connection(HttpToolsProtocol):
         _timer: asyncio.TimerHandle | None = None
         _in_head, _head_bytes = True, 0
+        _turned = False  # a head or a body ended in the data at hand, so it is not all head
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -32,9 +33,10 @@ def bounded_protocol(timeout_s: float) -> type[HttpToolsProtocol]:
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
+            self._turned = False
             super().data_received(data)
             # The parser keeps a head in memory until it is whole.
-            self._head_bytes += len(data)
+            self._head_bytes += 0 if self._turned else len(data)
             if self._in_head and self._head_bytes > MAX_HEAD_BYTES and self.parser is not None:
                 self.send_400_response("The headers are too long.")
 
@@ -44,14 +46,14 @@ def bounded_protocol(timeout_s: float) -> type[HttpToolsProtocol]:
             self._expect(timeout_s)
 
         def on_headers_complete(self) -> None:
-            self._in_head = False
+            self._in_head, self._turned = False, True
             super().on_headers_complete()
             self._expect(2 * timeout_s)
 
         def on_message_complete(self) -> None:
             super().on_message_complete()
             self._expect(None)
-            self._in_head, self._head_bytes = True, 0
+            self._in_head, self._head_bytes, self._turned = True, 0, True
 
         def _expect(self, seconds: float | None) -> None:
             """Close the connection unless the next part of a message has come by then."""

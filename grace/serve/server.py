@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from grace.decode import BeamPlan, check_device
 from grace.errors import ConfigError
 from grace.index.history import CURRENT
+from grace.serve.admin import build_admin_app
 from grace.serve.app import build_app
 from grace.serve.config import HttpConfig, ServeConfig
 from grace.serve.connection import bounded_protocol
@@ -67,9 +68,15 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> bool:
     tokens = None
     if config.http.token_file:
         tokens = Tokens.load(config.http.token_file, "http.token_file")
+    admin = config.admin
+    admin_tokens = None
+    if admin.token_file:
+        admin_tokens = Tokens.load(admin.token_file, "admin.token_file")
     tracing = start_tracing(config.telemetry.otlp_endpoint, config.telemetry.trace_share)
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(bind("http", config.http.host, config.http.port))
+        if admin.port:
+            admin_port = stack.enter_context(bind("admin", admin.host, admin.port))
         stack.callback(start_logs(config.telemetry.log_level).stop)
         if tracing is not None:
             stack.callback(tracing.close)
@@ -82,7 +89,15 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> bool:
             app = build_app(engine, config, tracing, tokens)
             return await listen("http", app, port, config.http, tls)
 
+        async def start_admin() -> Listener:
+            app = build_admin_app(engine, config, admin_tokens)
+            # On loopback nobody listens in, and a certificate names the public host.
+            secured = None if is_loopback(admin.host) else tls
+            return await listen("admin", app, admin_port, config.http, secured)
+
         starts: list[Callable[[], Awaitable[Listener]]] = [start_http]
+        if admin.port:
+            starts.append(start_admin)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(engine, config, starts, announce))
 

@@ -1,4 +1,4 @@
-"""HTTP/1.1 by hand, so that a client can be slow, cut off or wrong in ways a library would not be."""
+"""HTTP/1.1 by hand: a client that can be slow, cut off or wrong in ways a library would not be."""
 
 from __future__ import annotations
 
@@ -76,5 +76,6 @@ def request(
     lines = [f"{method} {path} HTTP/1.1", "host: 127.0.0.1"]
     if body is not None:
         lines.append(f"content-length: {len(body) if length is None else length}")
-    lines += [f"{n}: {v}" for n, v in ({"content-type": "application/json"} | (headers or {})).items()]
+    headers = {"content-type": "application/json"} | (headers or {})
+    lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join((*lines, "", "")).encode() + (body or b"")

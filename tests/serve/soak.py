@@ -29,7 +29,7 @@ from tests.serve.raw_http import Connection, NoAnswer, request
 from tests.serve.soak_traffic import BUSY, Shot, Traffic
 from tests.serve.soak_truth import SWITCHES, Truth
 
-CLIENTS = 24
+CLIENTS = 16
 SWAP_S, SWITCH_S, SAMPLE_S = 1.0, 0.25, 0.5
 MAX_GROWTH_BYTES = 32 << 20
 MAX_SHOWN = 10
@@ -65,7 +65,7 @@ class Soak:
     ended: float = float("inf")
     statuses: Counter = field(default_factory=Counter)
     versions: Counter = field(default_factory=Counter)
-    swaps: Counter = field(default_factory=Counter)
+    changes: Counter = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     files: list[int] = field(default_factory=list)
@@ -96,7 +96,7 @@ async def send_until_the_end(soak: Soak, client: int) -> None:
             soak.problems.append(f"{shot.kind}: no answer: {error!r}")
             continue
         judge(soak, shot, status, body, states)
-        if headers.get("connection") == "close":
+        if headers.get("connection") == "close" or shot.unfinished:
             connection.close()
             connection = None
         if status in BUSY:
@@ -119,7 +119,11 @@ def judge(soak: Soak, shot: Shot, status: int, body: bytes, states: int) -> None
     if status not in shot.statuses:
         soak.problems.append(f"{shot.kind}: status {status}: {body[:300]!r}")
         return
-    answer = json.loads(body)
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        soak.problems.append(f"{shot.kind}: status {status} with no JSON: {body[:300]!r}")
+        return
     if shot.number is None:
         if not (answer["error"]["field"] and answer["error"]["message"]):
             soak.problems.append(f"{shot.kind}: an error that says nothing: {body[:300]!r}")
@@ -133,10 +137,22 @@ def judge(soak: Soak, shot: Shot, status: int, body: bytes, states: int) -> None
         soak.problems.append(f"request {shot.id}, number {shot.number}: {fault}")
 
 
+async def ask_admin(soak: Soak, path: str, body: dict | None = None) -> dict:
+    """Return the answer to a call of the admin port; another status than 200 is a problem."""
+    connection = await Connection.open(soak.admin_port)
+    content = None if body is None else json.dumps(body).encode()
+    method = "GET" if body is None else "POST"
+    await connection.send(request(f"/admin/{path}", content, method))
+    status, _, answer = await connection.receive()
+    connection.close()
+    if status != 200:
+        soak.problems.append(f"{path}: status {status}: {answer[:300]!r}")
+    return json.loads(answer)
+
+
 async def switch_ads(soak: Soak) -> None:
     """Pause, resume, bid off and on: an ad at a time, each acknowledged before the next."""
     draw = random.Random(f"switches {soak.seed}")
-    connection = await Connection.open(soak.admin_port)
     while True:
         await asyncio.sleep(SWITCH_S)
         flag, ad_id = switch = draw.choice(SWITCHES)
@@ -144,32 +160,26 @@ async def switch_ads(soak: Soak) -> None:
         on, off = ("pause", "resume") if flag == "paused" else ("bid-off", "bid-on")
         soak.states.append(state)
         soak.begun += 1
-        path = f"/admin/{on if switch in state else off}"
-        await connection.send(request(path, json.dumps({"ad_ids": [ad_id]}).encode()))
-        status, _, body = await connection.receive()
+        change = on if switch in state else off
+        await ask_admin(soak, change, {"ad_ids": [ad_id]})
         soak.done += 1
-        soak.swaps[path] += 1
-        if status != 200:
-            soak.problems.append(f"{path}: status {status}: {body[:300]!r}")
+        soak.changes[change] += 1
 
 
 async def swap_versions(soak: Soak) -> None:
     """Every second a version is published, or the one before made current again."""
     draw = random.Random(f"swaps {soak.seed}")
-    connection, number = await Connection.open(soak.admin_port), 0
+    number = 0
     while True:
         await asyncio.sleep(SWAP_S)
-        if soak.swaps["published"] and draw.random() < 0.25:
-            await connection.send(request("/admin/rollback", b"{}"))
-            status, _, body = await connection.receive()
-            soak.swaps["rolled back"] += 1
-            if status != 200:
-                soak.problems.append(f"rollback: status {status}: {body[:300]!r}")
+        if soak.changes["publish"] and draw.random() < 0.25:
+            await ask_admin(soak, "rollback", {})
+            soak.changes["rollback"] += 1
             continue
         number = (number + draw.randint(1, soak_truth.NUM_CATALOGS - 1)) % soak_truth.NUM_CATALOGS
         rows = soak_truth.catalog(number)
         await asyncio.to_thread(grace.build_index, rows, soak.schema, out=soak.directory)
-        soak.swaps["published"] += 1
+        soak.changes["publish"] += 1
 
 
 async def watch_size(soak: Soak) -> None:
@@ -183,17 +193,10 @@ async def watch_size(soak: Soak) -> None:
 
 async def check_last_version(soak: Soak) -> None:
     """With no more swaps, the server is at the version that CURRENT names."""
-    connection = await Connection.open(soak.admin_port)
-    await connection.send(request("/admin/refresh", b"{}"))
-    status, _, body = await connection.receive()
+    refreshed, status = await ask_admin(soak, "refresh", {}), await ask_admin(soak, "status")
     current = (soak.directory / "CURRENT").read_text().strip()
-    if status != 200 or json.loads(body)["version"] != current:
-        soak.problems.append(f"refresh to {current}: status {status}: {body[:300]!r}")
-    await connection.send(request("/admin/status", method="GET"))
-    _, _, body = await connection.receive()
-    if json.loads(body)["failure"] is not None:
-        soak.problems.append(f"status: {body[:300]!r}")
-    connection.close()
+    if {refreshed.get("version"), status.get("version")} != {current} or status.get("failure"):
+        soak.problems.append(f"not at {current}: {refreshed}, {status}")
 
 
 async def run(soak: Soak, server: subprocess.Popen) -> None:
@@ -244,7 +247,7 @@ def summary(soak: Soak, seconds: float) -> str:
         f"{kinds.total():,} requests in {seconds:.0f} s, seed {soak.seed}",
         "by kind: " + ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common()),
         "by status: " + ", ".join(f"{s} {count:,}" for s, count in by_status.most_common()),
-        "changes: " + ", ".join(f"{name} {count:,}" for name, count in soak.swaps.most_common()),
+        "changes: " + ", ".join(f"{name} {count:,}" for name, count in soak.changes.most_common()),
         "answers by version: " + ", ".join(f"{v} {c:,}" for v, c in soak.versions.most_common()),
         f"server's memory: {statistics.median(sizes[part : 2 * part] or sizes):.0f} MB after a "
         f"quarter, {statistics.median(sizes[-part:]):.0f} MB at the end, most {max(sizes):.0f} MB",

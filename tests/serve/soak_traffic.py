@@ -37,6 +37,7 @@ class Shot:
         statuses: right ones; besides, `BUSY` always is.
         number: in the pool, where the answer is to be compared with the truth.
         leaves: whether the client goes without waiting.
+        unfinished: whether there should be more of the request, so that none can follow.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Shot:
     number: int | None = None
     id: str | None = None
     leaves: bool = False
+    unfinished: bool = False
 
 
 class Traffic:
@@ -90,7 +92,7 @@ class Traffic:
         kind = self._draw.choice((*WRONG, "too large", "no such path", "wrong method"))
         if kind == "too large":
             content = request("/v1/retrieve", b"{", length=OVERSIZED)
-            return Shot(kind, content, frozenset({413}))
+            return Shot(kind, content, frozenset({413}), unfinished=True)
         if kind == "no such path":
             return Shot(kind, request("/v1/retreive", b"{}"), frozenset({404}))
         if kind == "wrong method":

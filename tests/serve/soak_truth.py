@@ -25,7 +25,7 @@ State = frozenset[tuple[str, int]]  # the switches that are off
 
 
 def catalog(number: int) -> list[dict]:
-    """Return a catalogue; two differ in the SIDs and rules of nearly all ads, and in their number."""
+    """Return a catalogue; two differ in nearly every SID and rule, and in their number of ads."""
     draw = random.Random(f"catalogue {number}")
     rows = []
     for ad_id in range(NUM_ADS + 10 * number):
@@ -146,9 +146,7 @@ def _rows(rows: list[dict], state: State) -> list[dict]:
 
 
 def _seen(answer: dict) -> tuple:
-    ads = tuple(
-        (ad["ad_id"], tuple(ad["sid"]), np.float32(ad["score"])) for ad in answer["ads"]
-    )
+    ads = tuple((ad["ad_id"], tuple(ad["sid"]), np.float32(ad["score"])) for ad in answer["ads"])
     return ads, _counts(answer["funnel"])
 
 

@@ -124,17 +124,22 @@ def judge(soak: Soak, shot: Shot, status: int, body: bytes, states: int) -> None
     except ValueError:
         soak.problems.append(f"{shot.kind}: status {status} with no JSON: {body[:300]!r}")
         return
-    if shot.number is None:
+    if not shot.numbers:
         if not (answer["error"]["field"] and answer["error"]["message"]):
             soak.problems.append(f"{shot.kind}: an error that says nothing: {body[:300]!r}")
         return
-    if status == 200:
-        soak.versions[answer["version"]] += 1
-        if answer["id"] != shot.id:
-            soak.problems.append(f"asked {shot.id}, answered {answer['id']}")
-    fault = soak.truth.fault(shot.number, answer, soak.states[states : soak.begun + 1])
-    if fault:
-        soak.problems.append(f"request {shot.id}, number {shot.number}: {fault}")
+    parts = answer["responses"] if shot.kind == "several" else [answer]
+    now = soak.states[states : soak.begun + 1]
+    for number, name, part in zip(shot.numbers, shot.ids, parts, strict=True):
+        if "version" in part:
+            soak.versions[part["version"]] += 1
+        elif part["error"]["field"] == "server":  # too late for this one
+            continue
+        if part.get("id", name) != name:
+            soak.problems.append(f"asked {name}, answered {part['id']}")
+        fault = soak.truth.fault(number, part, now)
+        if fault:
+            soak.problems.append(f"request {name}, number {number}: {fault}")
 
 
 async def ask_admin(soak: Soak, path: str, body: dict | None = None) -> dict:
@@ -167,12 +172,12 @@ async def switch_ads(soak: Soak) -> None:
 
 
 async def swap_versions(soak: Soak) -> None:
-    """Every second a version is published, or the one before made current again."""
+    """Every second a version is published, or after two of them the one before made current."""
     draw = random.Random(f"swaps {soak.seed}")
     number = 0
     while True:
         await asyncio.sleep(SWAP_S)
-        if soak.changes["publish"] and draw.random() < 0.25:
+        if soak.changes["publish"] > 2 * soak.changes["rollback"] + 1:
             await ask_admin(soak, "rollback", {})
             soak.changes["rollback"] += 1
             continue
@@ -203,7 +208,9 @@ async def run(soak: Soak, server: subprocess.Popen) -> None:
     """Send everything, then end the server under load, and check how it went."""
     clients = [asyncio.create_task(send_until_the_end(soak, n)) for n in range(CLIENTS)]
     others = [asyncio.create_task(task(soak)) for task in (switch_ads, swap_versions, watch_size)]
-    while soak.left > 0 and server.poll() is None and len(soak.problems) < 1000:
+    while soak.left > 0 or not soak.changes["rollback"]:
+        if server.poll() is not None or len(soak.problems) > 1000:
+            break
         await asyncio.sleep(0.05)
         for task in (*clients, *others):
             if task.done():

@@ -35,7 +35,8 @@ class Shot:
         kind: what it is a case of.
         content: all that the client sends.
         statuses: right ones; besides, `BUSY` always is.
-        number: in the pool, where the answer is to be compared with the truth.
+        numbers: in the pool, of the requests whose answers are to be compared with the truth.
+        ids: of these requests.
         leaves: whether the client goes without waiting.
         unfinished: whether there should be more of the request, so that none can follow.
     """
@@ -43,8 +44,8 @@ class Shot:
     kind: str
     content: bytes
     statuses: frozenset[int]
-    number: int | None = None
-    id: str | None = None
+    numbers: tuple[int, ...] = ()
+    ids: tuple[str, ...] = ()
     leaves: bool = False
     unfinished: bool = False
 
@@ -66,8 +67,10 @@ class Traffic:
         """Return the next request."""
         self._sent += 1
         share = self._draw.random()
-        if share < 0.78:
+        if share < 0.74:
             return self._valid({})
+        if share < 0.78:
+            return self._several()
         if share < 0.80:
             return self._valid({"x-timeout-ms": self._draw.choice(("1", "5"))}, "impatient")
         if share < 0.84:
@@ -75,12 +78,23 @@ class Traffic:
         return self._wrong()
 
     def _valid(self, headers: dict[str, str], kind: str = "valid") -> Shot:
-        number = self._draw.randrange(len(self._pool))
-        name = f"{self._client}-{self._sent}"
-        body = json.dumps(self._pool[number] | {"id": name}, ensure_ascii=False).encode()
-        headers = {"x-client-id": f"client {self._client % 4}".replace(" ", "-")} | headers
+        (number,), (name,), (raw,) = self._draw_requests(1)
+        body = json.dumps(raw, ensure_ascii=False).encode()
+        headers = {"x-client-id": f"client-{self._client % 4}"} | headers
         content = request("/v1/retrieve", body, headers=headers)
-        return Shot(kind, content, frozenset({200, 400}), number, name)
+        return Shot(kind, content, frozenset({200, 400}), (number,), (name,))
+
+    def _several(self) -> Shot:
+        """Up to four in one body."""
+        numbers, names, raws = self._draw_requests(self._draw.randint(1, 4))
+        body = json.dumps({"requests": raws}).encode()
+        return Shot("several", request("/v1/retrieve", body), frozenset({200}), numbers, names)
+
+    def _draw_requests(self, count: int) -> tuple[tuple[int, ...], tuple[str, ...], list[dict]]:
+        numbers = tuple(self._draw.randrange(len(self._pool)) for _ in range(count))
+        names = tuple(f"{self._client}-{self._sent}-{part}" for part in range(count))
+        pairs = zip(numbers, names, strict=True)
+        return numbers, names, [self._pool[number] | {"id": name} for number, name in pairs]
 
     def _leaving(self) -> Shot:
         """A client that is gone before its answer, or in the middle of its request."""

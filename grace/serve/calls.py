@@ -64,7 +64,7 @@ class Observer:
         Args:
             call: that is over.
             status: HTTP's number, or the name of gRPC's code.
-            failed: whether the fault is the server's; then there is a log line in any case.
+            failed: whether the server is broken; then there is a log line in any case.
         """
         seconds = time.perf_counter() - call.start
         self.metrics.count_call(call.protocol, call.name, str(status), seconds)

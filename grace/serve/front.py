@@ -78,7 +78,7 @@ class Front:
         finally:
             if "route" in scope:
                 call.name = f"{scope['method']} {scope['route'].path}"
-            self._observer.finish(call, status, status >= 500)
+            self._observer.finish(call, status, failed=status == 500)
 
     def _bounded(self, receive: Receive) -> Receive:
         """Count what comes, as a body in chunks says no length in advance."""

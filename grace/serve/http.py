@@ -175,8 +175,8 @@ def _timeout_ms(request: Request, engine: Engine) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value <= MAX_TIMEOUT_MS:
-        expected = f"expected milliseconds above 0, at most {MAX_TIMEOUT_MS}"
+    if not 1 <= value <= MAX_TIMEOUT_MS:
+        expected = f"expected from 1 to {MAX_TIMEOUT_MS} milliseconds"
         raise RequestError("x-timeout-ms", f"{expected}, got {describe(text)}")
     return value
 

@@ -6,6 +6,8 @@ import logging
 import queue
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from logging.handlers import QueueHandler, QueueListener
 from typing import TextIO
@@ -49,26 +51,31 @@ class _Handler(QueueHandler):
             return
 
 
-def start_logs(level: str, stream: TextIO | None = None) -> QueueListener:
-    """Send the logs of Grace and of the server to a stream, written by a thread of their own.
+@contextmanager
+def json_logs(level: str, stream: TextIO | None = None) -> Iterator[None]:
+    """Send the process's logs to a stream, written by a thread of their own, while inside.
 
     Args:
-        level: debug, info, warning or error.
+        level: of Grace's logs: debug, info, warning or error; of other packages' from warning on.
         stream: by default standard error.
-
-    Returns:
-        The listener; its `stop` writes what waits.
     """
     writer = logging.StreamHandler(stream or sys.stderr)
     writer.setFormatter(JsonFormatter())
     waiting: queue.Queue[logging.LogRecord] = queue.Queue(MAX_WAITING)
     listener = QueueListener(waiting, writer)
-    root = logging.getLogger()
+    root, ours = logging.getLogger(), logging.getLogger("grace")
+    before = root.handlers[:], root.level, ours.level
     root.handlers[:] = [_Handler(waiting)]
     root.setLevel(logging.WARNING)
-    logging.getLogger("grace").setLevel(level.upper())
+    ours.setLevel(level.upper())
     listener.start()
-    return listener
+    try:
+        yield
+    finally:
+        listener.stop()
+        root.handlers[:] = before[0]
+        root.setLevel(before[1])
+        ours.setLevel(before[2])
 
 
 def _text(text: str) -> str:

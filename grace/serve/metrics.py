@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from prometheus_client import (
@@ -74,13 +75,16 @@ class Metrics:
             buckets=(0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1),
             registry=registry,
         )  # fmt: skip
+        # Looking a series up costs more than counting in it, and there are few.
+        self._calls_of, self._seconds_of = cache(self._calls.labels), cache(self._seconds.labels)
+        self._funnel_of, self._stage_of = cache(self._funnel.labels), cache(self._stages.labels)
         ProcessCollector(registry=registry)
         registry.register(_EngineState(engine))  # type: ignore[arg-type]
 
     def count_call(self, protocol: str, route: str, status: str, seconds: float) -> None:
         """Count a call that is over; `route` is a pattern, never a path that a client made up."""
-        self._calls.labels(protocol, route, status).inc()
-        self._seconds.labels(protocol, route).observe(seconds)
+        self._calls_of(protocol, route, status).inc()
+        self._seconds_of(protocol, route).observe(seconds)
 
     def count_refusal(self, reason: str) -> None:
         """Count a call that got no answer."""
@@ -94,10 +98,10 @@ class Metrics:
         self._requests.labels("answered").inc()
         self._batch.observe(answer.batch_size)
         for stage, milliseconds in answer.stages_ms.items():
-            self._stages.labels(stage).observe(milliseconds / 1e3)
+            self._stage_of(stage).observe(milliseconds / 1e3)
         funnel = answer.funnel
         for stage in FUNNEL:
-            self._funnel.labels(stage).inc(funnel[stage])
+            self._funnel_of(stage).inc(funnel[stage])
         for reason, count in funnel["dropped"].items():
             if count:
                 self._dropped.labels(reason).inc(count)

@@ -13,10 +13,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from grace.catalog import Schema
 from grace.serve import models
 from grace.serve.config import ServeConfig
 from grace.serve.engine import Engine
 from grace.serve.faults import json_response
+from grace.serve.http import MAX_TIMEOUT_MS
 
 PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 ERRORS = {
@@ -35,7 +37,7 @@ _HEADERS = (
     ("x-client-id", "Who asks, for turns in the queue, where no token says it.",
      {"type": "string"}),
     ("x-timeout-ms", "From now to the deadline.",
-     {"type": "number", "exclusiveMinimum": 0, "maximum": 600_000}),
+     {"type": "number", "minimum": 1, "maximum": MAX_TIMEOUT_MS}),
 )  # fmt: skip
 _MODELS = (
     models.RetrieveRequest, models.RetrieveRequests, models.RetrieveResponse,
@@ -45,24 +47,25 @@ _MODELS = (
 
 def routes(engine: Engine, config: ServeConfig) -> list[BaseRoute]:
     """Return `/openapi.json` and `/docs`."""
-    description = describe_api(config)
 
     async def openapi(request: Request) -> Response:
-        return json_response(description)
+        return json_response(describe_api(engine, config))
 
     async def docs(request: Request) -> Response:
-        return HTMLResponse(_page(description), headers={"content-security-policy": PAGE_POLICY})
+        page = _page(describe_api(engine, config))
+        return HTMLResponse(page, headers={"content-security-policy": PAGE_POLICY})
 
     return [Route("/openapi.json", openapi), Route("/docs", docs)]
 
 
-def describe_api(config: ServeConfig) -> dict:
-    """Return the OpenAPI 3.1 description of `/v1` and `/metrics`."""
+def describe_api(engine: Engine, config: ServeConfig) -> dict:
+    """Return the OpenAPI 3.1 description of `/v1` and `/metrics`, for the current catalogue."""
     _, schemas = models_json_schema(
         [(model, "validation") for model in _MODELS],
         ref_template="#/components/schemas/{model}",
     )
     definitions = schemas["$defs"]
+    definitions["RetrieveRequest"]["properties"]["attributes"] = _attributes(engine.index.schema)
     definitions["RetrieveRequests"]["properties"]["requests"]["maxItems"] = config.http.max_requests
     description: dict[str, Any] = {
         "openapi": "3.1.0",
@@ -120,6 +123,27 @@ def _paths() -> dict:
         "/v1/health/ready": {"get": ready},
         "/v1/model": {"get": model},
         "/metrics": {"get": metrics},
+    }
+
+
+def _attributes(schema: Schema) -> dict:
+    """Return what a request's attributes may be; null, [] and absent all mean unknown."""
+    text = {"type": ["string", "integer", "boolean"]}
+    kinds = {
+        "categorical": (text, {"maxItems": 1}),
+        "range": ({"type": "number"}, {"maxItems": 1}),
+        "set": (text, {}),
+    }
+    properties = {}
+    for attribute in schema.attributes:
+        value, bound = kinds[attribute.kind]
+        several = {"type": "array", "items": value, **bound}
+        properties[attribute.name] = {"anyOf": [value, several, {"type": "null"}]}
+    return {
+        "description": "Targeting attributes; one that is absent, null or [] is unknown.",
+        "type": ["object", "null"],
+        "properties": properties,
+        "additionalProperties": False,
     }
 
 

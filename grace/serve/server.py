@@ -25,7 +25,7 @@ from grace.serve.app import build_app
 from grace.serve.config import HttpConfig, ServeConfig
 from grace.serve.connection import bounded_protocol
 from grace.serve.engine import Engine
-from grace.serve.logs import start_logs
+from grace.serve.logs import json_logs
 from grace.serve.security import Tokens, is_loopback, tls_context
 from grace.serve.tracing import start_tracing
 
@@ -77,7 +77,7 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> bool:
         port = stack.enter_context(bind("http", config.http.host, config.http.port))
         if admin.port:
             admin_port = stack.enter_context(bind("admin", admin.host, admin.port))
-        stack.callback(start_logs(config.telemetry.log_level).stop)
+        stack.enter_context(json_logs(config.telemetry.log_level))
         if tracing is not None:
             stack.callback(tracing.close)
         if tokens is None and not is_loopback(config.http.host):

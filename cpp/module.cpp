@@ -2,6 +2,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include "answers.h"
 #include "exact.h"
 #include "filter.h"
 #include "intern.h"
@@ -16,7 +17,10 @@
 #include "visited.h"
 
 NB_MODULE(_native, module) {
-    module.doc() = "Host hot paths of Grace (C++20): reading, building, matching, selecting and filtering.";
+    module.doc() =
+        "Host hot paths of Grace (C++20): reading, building, matching, selecting, filtering and "
+        "answering.";
+    bind_answers(module);
     bind_exact(module);
     bind_filter(module);
     bind_intern(module);

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from grace.decode.beams import Beams
+from grace.decode.beams import BeamCopies, Beams
 from grace.decode.plan import BeamPlan
 from grace.decode.steps import Entering, StepBuffers, run_steps
 from grace.errors import ConfigError
@@ -29,13 +30,34 @@ BUCKETS = (1, 2, 4, 8, 16, 32)
 """Batch sizes that get a graph; a batch runs in the least that holds it, its spare rows dead."""
 
 
+@dataclass(frozen=True)
+class Launched:
+    """A search under way.
+
+    Attributes:
+        copies: where its result goes.
+        vocab_size: V, the model's.
+        done: event after the copies; None where they are there already.
+    """
+
+    copies: BeamCopies
+    vocab_size: int
+    done: torch.cuda.Event | None
+
+    def wait(self) -> Beams:
+        """Return the SIDs of each request, on the CPU, when they are there."""
+        if self.done is not None:
+            self.done.synchronize()
+        return self.copies.beams(self.vocab_size)
+
+
 class StepSearch:
     """Beam search over a trie for up to `max_batch` requests at a time.
 
-    On a CUDA device each bucket's L steps are one graph, captured here, replayed by `run`, and
+    On a CUDA device each bucket's L steps are one graph, captured here, replayed by `launch`, and
     captured anew where the matcher's memory has moved. Buckets share contexts, keys, values and
-    workspace: they run one after the other, on a stream of the search's own. One search runs at a
-    time; further callers wait. Two of them at once need two objects.
+    workspace: searches run one after the other, on a stream of the search's own, however many have
+    been launched. Two of them at once need two objects.
 
     Args:
         decoder: the model's steps.
@@ -84,17 +106,32 @@ class StepSearch:
                 self._allocate(self.buckets[-1])
                 self._capture_all()
 
-    @torch.inference_mode()
     def run(self, context: Tensor, lengths: Tensor | None = None, trace: bool = False) -> Beams:
-        """Search for B requests that the matcher has been started with.
+        """Search for B requests that the matcher has been started with; `launch`, and wait."""
+        return self.launch(context, lengths, trace).wait()
+
+    @torch.inference_mode()
+    def launch(
+        self,
+        context: Tensor,
+        lengths: Tensor | None = None,
+        trace: bool = False,
+        copies: BeamCopies | None = None,
+    ) -> Launched:
+        """Enqueue a search for B requests that the matcher has been started with.
+
+        On a GPU nothing here waits for the search, and the next one may be launched at once: it
+        runs after this one, over the same memory. Its matcher has to be started inside
+        `on_stream`, so that it, too, leaves alone what this search still reads. On a CPU the search
+        is over when this returns.
 
         Args:
-            context: `[B, T, model_dim]` of the encoder, on the decoder's device.
+            context: `[B, T, model_dim]` of the encoder, on the decoder's device; work on the
+                current stream up to now is waited for.
             lengths: int32 `[B]`; only where the search is ragged.
             trace: whether the result tells which beams entered each step.
-
-        Returns:
-            The SIDs of each request, on the CPU.
+            copies: where the result goes, of `new_copies`, the caller's until it has been read;
+                new memory if None.
 
         Raises:
             ValueError: if there are no requests, or more than `max_batch`.
@@ -103,23 +140,30 @@ class StepSearch:
         batch = len(context)
         if not 1 <= batch <= self.max_batch:
             raise ValueError(f"context must be of 1 to {self.max_batch} requests, got {batch}")
-        with self._lock:
-            if self._device.type != "cuda":
-                if batch not in self._buffers:
-                    self._allocate(batch)
-                self.decoder.load(self._memory, context, lengths)
-                self._enqueue(batch)
-                return Beams.of(self._buffers[batch], self._vocab_size, batch, trace)
-            bucket = next(b for b in self.buckets if b >= batch)
-            if self.matcher is not None and self.matcher.generation != self._generation:
-                with self._room():
-                    self._capture_all()
-            self._stream.wait_stream(torch.cuda.current_stream(self._device))
-            with torch.cuda.stream(self._stream):
-                self.decoder.load(self._memory, context, lengths)
-                self._admit(batch, bucket)
-                self._graphs[bucket].replay()
-                return Beams.of(self._buffers[bucket], self._vocab_size, batch, trace)
+        with self._lock, self.on_stream():
+            search = self._run_directly if self._stream is None else self._replay
+            buffers = search(batch, context, lengths)
+            copies = BeamCopies.like(buffers) if copies is None else copies
+            copies.take(buffers, batch, trace)
+            done = None if self._stream is None else torch.cuda.Event(blocking=True)
+            if done is not None:
+                done.record()
+        return Launched(copies, self._vocab_size, done)
+
+    def new_copies(self) -> BeamCopies:
+        """Return memory for the results of one search at a time, of any size."""
+        widths = (*self.plan.widths, self.plan.num_sids)
+        return BeamCopies(self.buckets[-1], widths, self._stream is not None)
+
+    @contextlib.contextmanager
+    def on_stream(self) -> Iterator[None]:
+        """Enqueue the block's work behind the searches launched so far, and behind the caller's."""
+        if self._stream is None:
+            yield
+            return
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            yield
 
     @property
     def num_bytes(self) -> int:
@@ -131,6 +175,27 @@ class StepSearch:
             return 0
         beams = sum(buffers.num_bytes for buffers in self._buffers.values())
         return self._memory.num_bytes + self._workspace.num_bytes + beams
+
+    def _run_directly(self, batch: int, context: Tensor, lengths: Tensor | None) -> StepBuffers:
+        if batch not in self._buffers:
+            self._allocate(batch)
+        self.decoder.load(self._memory, context, lengths)
+        self._enqueue(batch)
+        return self._buffers[batch]
+
+    def _replay(self, batch: int, context: Tensor, lengths: Tensor | None) -> StepBuffers:
+        bucket = next(b for b in self.buckets if b >= batch)
+        if self.matcher is not None and self.matcher.generation != self._generation:
+            self._stream.synchronize()  # no graph may be in flight when it goes away
+            with self._room():
+                self._capture_all()
+        for tensor in (context, lengths):
+            if tensor is not None:  # its owner may let it go before the search has read it
+                tensor.record_stream(self._stream)
+        self.decoder.load(self._memory, context, lengths)
+        self._admit(batch, bucket)
+        self._graphs[bucket].replay()
+        return self._buffers[bucket]
 
     def _allocate(self, batch: int) -> None:
         steps = zip(self.plan.widths, (*self.plan.widths[1:], self.plan.num_sids),

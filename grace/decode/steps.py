@@ -71,7 +71,7 @@ class StepBuffers:
         def new(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.empty(shape, dtype=dtype, device=device)
 
-        scores = new(_padded_size(batch, widths), dtype=torch.float32)
+        scores = new(padded_size(batch, widths), dtype=torch.float32)
         per_step = step_views(scores, batch, widths)
         chosen = [
             Selection(*(new(batch, width) for _ in range(3)), per_step[t])
@@ -80,7 +80,7 @@ class StepBuffers:
         return cls(
             widths,
             scores,
-            new(_padded_size(batch, widths[:-1]), dtype=torch.float64),
+            new(padded_size(batch, widths[:-1]), dtype=torch.float64),
             new(batch, 1),
             chosen,
             torch.zeros(batch, len(widths), dtype=torch.int32, device=device),
@@ -100,7 +100,10 @@ class StepBuffers:
         return sum(tensor.nbytes for tensor in tensors)
 
     def entering(self, t: int) -> tuple[Tensor, Tensor]:
-        """Return nodes int64 and scores float32 of the beams that enter step t, each `[B, M_t]`."""
+        """Return nodes int64 and scores float32 of the beams that enter step t, each `[B, M_t]`.
+
+        At t = L they are those of the SIDs, `[B, K]`.
+        """
         if t == 0:
             return self.root, step_views(self.scores, self.batch, self.widths)[0]
         return self.chosen[t - 1].nodes, self.chosen[t - 1].scores
@@ -109,12 +112,6 @@ class StepBuffers:
         """Return float64 `[B, M_t]`, those of step t."""
         return step_views(self.logsumexp, self.batch, self.widths[:-1])[t]
 
-    def tokens(self, sids: Tensor, vocab_size: int) -> Tensor:
-        """Return int64 `[B, K, L]`, the tokens of `sids` on any device; V is the model's."""
-        levels = torch.arange(sids.shape[1] - 1, device=sids.device)
-        tokens = sids[:, 1:] - (1 + levels * vocab_size)
-        return tokens.view(self.batch, -1, len(levels))
-
     def broken(self) -> Tensor:
         """Return bool, as `logsumexp` is laid out: a live beam's logits hold NaN or +inf.
 
@@ -122,14 +119,6 @@ class StepBuffers:
         """
         live = self.scores[: len(self.logsumexp)] > -torch.inf
         return live & (self.logsumexp < torch.inf).logical_not()
-
-    def faults(self, broken: Tensor) -> list[str | None]:
-        """Say per request what made its logits unusable, from `broken` on the CPU."""
-        faults: list[str | None] = [None] * self.batch
-        for t, step in enumerate(step_views(broken, self.batch, self.widths[:-1])):
-            for b in torch.nonzero(step.any(1)).squeeze(1).tolist():
-                faults[b] = faults[b] or fault_at(t)
-        return faults
 
 
 def run_steps(
@@ -180,6 +169,28 @@ def run_steps(
     return vocab_size
 
 
+def tokens_of(sids: Tensor, num_sids: int, vocab_size: int) -> Tensor:
+    """Return int64 `[B, K, L]`, the tokens of `StepBuffers.sids`; K is given, V is the model's."""
+    levels = torch.arange(sids.shape[1] - 1, device=sids.device)
+    return (sids[:, 1:] - (1 + levels * vocab_size)).view(-1, num_sids, len(levels))
+
+
+def faults_of(broken: Tensor, batch: int, widths: Sequence[int]) -> list[str | None]:
+    """Say per request what made its logits unusable.
+
+    Args:
+        broken: of `StepBuffers.broken`, on the CPU.
+        batch: B.
+        widths: M_0..M_{L-1}.
+    """
+    faults: list[str | None] = [None] * batch
+    if broken.any():
+        for t, step in enumerate(step_views(broken, batch, widths)):
+            for b in torch.nonzero(step.any(1)).squeeze(1).tolist():
+                faults[b] = faults[b] or fault_at(t)
+    return faults
+
+
 def fault_at(t: int) -> str:
     """Say what made a request's logits unusable."""
     return f"the model's logits at step {t} hold NaN or +inf"
@@ -190,10 +201,11 @@ def step_views(flat: Tensor, batch: int, widths: Sequence[int]) -> list[Tensor]:
     views, start = [], 0
     for width in widths:
         views.append(flat[start : start + batch * width].view(batch, width))
-        start += _padded_size(batch, [width])
+        start += padded_size(batch, [width])
     return views
 
 
-def _padded_size(batch: int, widths: Sequence[int]) -> int:
+def padded_size(batch: int, widths: Sequence[int]) -> int:
+    """Numbers in a piece of memory that holds `[B, M_t]` of each step."""
     # Triton compiles anew for pointers that are no multiple of 16 bytes.
     return sum(-(-batch * width // 4) * 4 for width in widths)

@@ -45,6 +45,11 @@ class TextTable:
             numbers=torch.from_numpy(fitted(numbers, len(numbers))),
         )
 
+    @property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """The texts by number as native code reads them: `text` and `offsets`."""
+        return self.text.numpy(), self.offsets.numpy()
+
     def to_arrow(self) -> pa.Array:
         """Return the texts by number, a large_string array that shares this table's memory."""
         buffers = [None, pa.py_buffer(self.offsets.numpy()), pa.py_buffer(self.text.numpy())]
@@ -58,7 +63,7 @@ class TextTable:
 
     def take(self, numbers: np.ndarray) -> list[str]:
         """Return the texts with the given numbers, int64 [n]."""
-        text, offsets = self.text.numpy(), self.offsets.numpy()
+        text, offsets = self.arrays
         bounds = zip(offsets[numbers].tolist(), offsets[numbers + 1].tolist(), strict=True)
         return [text[first:last].tobytes().decode() for first, last in bounds]
 
@@ -103,6 +108,11 @@ class IntegerTable:
         values = np.array(values, np.int64)  # Arrow lends memory that may not be written
         numbers = fitted(_native.argsort(values, workers), len(values))
         return IntegerTable(torch.from_numpy(values), torch.from_numpy(numbers))
+
+    @property
+    def arrays(self) -> tuple[np.ndarray]:
+        """The integers by number as native code reads them: `values`."""
+        return (self.values.numpy(),)
 
     def __len__(self) -> int:
         return len(self.values)

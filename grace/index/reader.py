@@ -37,19 +37,24 @@ class IndexReader(Generic[T]):
     """
 
     def __init__(
-        self, directory: str | os.PathLike, prepare: Callable[[Index], T] = lambda index: index
+        self,
+        directory: str | os.PathLike,
+        prepare: Callable[[Index], T] = lambda index: index,
+        retire: Callable[[T], None] = lambda prepared: None,
     ):
         """Open the current version.
 
         Args:
             directory: of the index.
             prepare: makes what each version needs before its first batch, such as a `Retriever`.
+            retire: ends what `prepare` made, once it is kept no more and before the next version
+                takes memory.
 
         Raises:
             IndexFormatError: if the version cannot be opened.
         """
         self._directory = Path(directory)
-        self._prepare = prepare
+        self._prepare, self._retire = prepare, retire
         self._held = self._open()
         self._previous: tuple[Index, T] | None = None
         self.failure: Exception | None = None
@@ -137,7 +142,7 @@ class IndexReader(Generic[T]):
         if self._is_previous(named):
             held = self._previous
         else:
-            self._previous = None
+            self._drop_previous()
             try:
                 held = self._open()
             except BaseException:
@@ -145,6 +150,11 @@ class IndexReader(Generic[T]):
                 raise
         self._held, self._previous = held, self._held
         self.failure = self._tried = None
+
+    def _drop_previous(self) -> None:
+        if self._previous is not None:
+            self._retire(self._previous[1])
+            self._previous = None
 
     def _is_previous(self, version: str) -> bool:
         return self._previous is not None and self._previous[0].version == version

@@ -75,24 +75,29 @@ class FeatureTable:
         Raises:
             RequestError: at the first value that does not fit `spec`.
         """
+        return cls.of_parsed(spec, [spec.parse(row) for row in rows], index)
+
+    @classmethod
+    def of_parsed(
+        cls, spec: FeatureSpec, parsed: Sequence[tuple], index: Index
+    ) -> FeatureTable:
+        """Resolve the events of rows that `FeatureSpec.parse` has read."""
         columns: dict[str, np.ndarray] = {}
         events: dict[str, EventColumn] = {}
-        unknown_items = np.zeros(len(rows), np.int64)
-        for row in rows:
-            spec.check_names(row)
-        for field in spec.fields:
-            parsed = [field.parse(row.get(field.name)) for row in rows]
+        unknown_items = np.zeros(len(parsed), np.int64)
+        for f, field in enumerate(spec.fields):
+            values = [row[f] for row in parsed]
             if isinstance(field, SequenceField):
-                events[field.name], unknown = _resolve(parsed, index)
+                events[field.name], unknown = _resolve(values, index)
                 unknown_items += unknown
             elif isinstance(field, BagField):
-                bags = np.full((len(rows), field.max_length), PADDING, np.int64)
-                for bag, entries in zip(bags, parsed, strict=True):
+                bags = np.full((len(parsed), field.max_length), PADDING, np.int64)
+                for bag, entries in zip(bags, values, strict=True):
                     bag[: len(entries)] = entries
                 columns[field.name] = bags
             else:
                 dtype = np.float32 if isinstance(field, NumericField) else np.int64
-                columns[field.name] = np.asarray(parsed, dtype)
+                columns[field.name] = np.asarray(values, dtype)
         return cls(
             spec=spec,
             columns=columns,

@@ -91,14 +91,17 @@ class FeatureSpec:
         )
 
     def check(self, features: Mapping[str, Any]) -> None:
-        """Refuse features that do not fit the declaration.
+        """Refuse features that do not fit the declaration; raises as `parse` does."""
+        self.parse(features)
+
+    def parse(self, features: Mapping[str, Any]) -> tuple:
+        """Return what each field's `parse` makes of one request's features, in their order.
 
         Raises:
             RequestError: whose `field` is `features` or `features.<name>...`.
         """
         self.check_names(features)
-        for field in self.fields:
-            field.parse(features.get(field.name))
+        return tuple(field.parse(features.get(field.name)) for field in self.fields)
 
     def encode(
         self, features: Sequence[Mapping[str, Any]], index: Index
@@ -119,8 +122,14 @@ class FeatureSpec:
         Raises:
             RequestError: as `check`.
         """
-        table = FeatureTable.build(self, features, index)
-        return table.batch(range(len(features))), table.unknown_items.tolist()
+        return self.encode_parsed([self.parse(row) for row in features], index)
+
+    def encode_parsed(
+        self, parsed: Sequence[tuple], index: Index
+    ) -> tuple[dict[str, Tensor], list[int]]:
+        """Do what `encode` does with B requests that `parse` has read."""
+        table = FeatureTable.of_parsed(self, parsed, index)
+        return table.batch(range(len(parsed))), table.unknown_items.tolist()
 
     def check_names(self, features: Any) -> None:
         """Refuse features that are no mapping or hold a field that was not declared."""

@@ -53,19 +53,29 @@ class OwnModel:
             ) from None
         self.num_context = model.config.num_context_tokens
 
-    def check(self, features: dict) -> None:
-        """Raise RequestError if one request's features cannot be read."""
-        self._features.check(features)
+    def parse(self, features: dict) -> tuple:
+        """Return one request's features as `inputs` takes them.
 
-    def encode(self, features: Sequence[dict]) -> tuple[Tensor, list[int]]:
-        """Return contexts, float32 `[B, T, model_dim]`, and how many items of each the index lacks.
+        Raises:
+            RequestError: if they cannot be read.
+        """
+        return self._features.parse(features)
+
+    def inputs(self, parsed: Sequence[tuple]) -> tuple[dict[str, Tensor], list[int]]:
+        """Return the encoder's inputs on the CPU, and how many items of each the index lacks.
 
         Args:
-            features: of B requests, all checked.
+            parsed: of B requests, from `parse`.
         """
-        inputs, unknown_items = self._features.encode(list(features), self._index)
-        inputs = {name: tensor.to(self._device) for name, tensor in inputs.items()}
-        return self._encoder(inputs), unknown_items
+        return self._features.encode_parsed(parsed, self._index)
+
+    def encode(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Return contexts, float32 `[B, T, model_dim]`.
+
+        Args:
+            inputs: from `inputs`, on any device.
+        """
+        return self._encoder({name: tensor.to(self._device) for name, tensor in inputs.items()})
 
 
 class StepGenerator:
@@ -81,11 +91,13 @@ class StepGenerator:
 
     def check(self, features: dict) -> None:
         """See `Generator`."""
-        self._model.check(features)
+        self._model.parse(features)
 
     def start(self, features: Sequence[dict]) -> Prefill:
         """See `Generator`; each batch has memory of its own."""
-        context, unknown_items = self._model.encode(features)
+        parsed = [self._model.parse(row) for row in features]
+        inputs, unknown_items = self._model.inputs(parsed)
+        context = self._model.encode(inputs)
         steps = self._model.steps
         memory = steps.memory(len(features), self._plan.widths, self._model.num_context)
         steps.load(memory, context)

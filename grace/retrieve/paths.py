@@ -1,15 +1,15 @@
-"""From features and targeting to beams: the two ways a batch may go."""
+"""The two ways a batch may go from features and targeting to beams."""
 
 from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections import deque
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
 
+import numpy as np
 import torch
 
 from grace.decode import (
@@ -21,6 +21,7 @@ from grace.decode import (
     StepSearch,
     beam_search,
 )
+from grace.decode.beams import BeamCopies
 from grace.errors import ConfigError
 from grace.index import Index
 from grace.index.host_matcher import HostMatcher
@@ -31,45 +32,10 @@ from grace.model import EncoderDecoder
 from grace.model.step_decoder import PRECISIONS
 from grace.model.step_layer import can_be_packed
 from grace.retrieve.own_model import OwnModel, StepGenerator
+from grace.retrieve.searching import Inputs, Path, Searching, StageTimes
 
 TABLE_BYTES = 2**31
 """Of prefix tables on a GPU: the paper's first three levels, 1.5 % of an H200's memory."""
-
-
-@dataclass
-class Searched:
-    """A batch after its search.
-
-    Attributes:
-        beams: the SIDs.
-        verdict: of the matcher; None where nothing is asked of requests.
-        unknown_items: per request, behaviour on items that the index does not know.
-        stages: milliseconds of each stage.
-    """
-
-    beams: Beams | None = None
-    verdict: Verdict | None = None
-    unknown_items: list[int] = field(default_factory=list)
-    stages: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Note how long the block takes."""
-        start = time.perf_counter()
-        yield
-        self.stages[name] = (time.perf_counter() - start) * 1e3
-
-
-class Path(Protocol):
-    """One way to search; any thread may call it."""
-
-    def check(self, features: dict) -> None:
-        """Raise RequestError if one request's features cannot be read."""
-
-    def search(
-        self, features: Sequence[dict], targetings: Sequence[CompiledTargeting], trace: bool
-    ) -> Searched:
-        """Search for a batch of requests that passed the checks."""
 
 
 class GeneratorPath:
@@ -83,6 +49,8 @@ class GeneratorPath:
         plan: widths.
     """
 
+    inputs_device = "cpu"
+
     def __init__(
         self, generator: Generator, index: Index, device: str, matching: str, plan: BeamPlan
     ):
@@ -93,28 +61,42 @@ class GeneratorPath:
         # What a device's matcher says holds until its next batch, so one batch at a time.
         self._lock = threading.Lock() if on_device else nullcontext()
 
-    def check(self, features: dict) -> None:
-        """See `Path`."""
+    def parse(self, features: dict) -> dict:
+        """See `Path`; the generator reads them as they are."""
         self._generator.check(features)
+        return features
 
-    def search(
-        self, features: Sequence[dict], targetings: Sequence[CompiledTargeting], trace: bool
-    ) -> Searched:
-        """See `Path`; beams always tell what entered each step."""
-        done = Searched()
-        with done.stage("prefill"), torch.inference_mode():
+    def inputs(self, features: Sequence[dict]) -> Inputs:
+        """See `Path`."""
+        return Inputs({}, np.zeros(len(features), np.int64))
+
+    def launch(
+        self,
+        features: Sequence[dict],
+        inputs: Inputs,
+        targetings: Sequence[CompiledTargeting],
+        trace: bool,
+    ) -> Searching:
+        """See `Path`; the search is over when this returns, and beams tell what entered a step."""
+        stages = StageTimes()
+        with stages.stage("prefill"), torch.inference_mode():
             prefill = self._generator.start(features)
-        done.unknown_items = prefill.unknown_items
         with self._lock:
-            with done.stage("match"):
-                done.verdict = self._match(targetings)
-            with done.stage("decode"):
+            with stages.stage("match"):
+                verdict = self._match(targetings)
+            with stages.stage("decode"):
                 trie = self._index.trie if self._on_device is None else self._on_device.trie
-                done.beams = beam_search(
-                    self._generator, prefill, trie, done.verdict, self._plan, len(features),
+                beams = beam_search(
+                    self._generator, prefill, trie, verdict, self._plan, len(features),
                     self._inside,
                 )  # fmt: skip
-        return done
+        unknown_items = np.array(prefill.unknown_items, np.int64)
+        return Searching(lambda: beams, None, verdict, unknown_items, stages)
+
+    def warm(self) -> None:
+        """See `Path`; a model of somebody else's is left alone."""
+        with self._lock:
+            self._match([self._index.compile(None)])
 
     def _match(self, targetings: Sequence[CompiledTargeting]) -> Verdict | None:
         if self._on_device is None:
@@ -149,36 +131,60 @@ class StepPath:
         max_batch: int,
         table_bytes: int,
     ):
-        self._model, self._lock = model, threading.Lock()
-        if torch.device(device).type == "cpu":
-            trie, self._matcher = index.trie, HostMatcher(index, matching, plan.widths)
-        else:
+        self._model, self._index, self._lock = model, index, threading.Lock()
+        self.inputs_device = device
+        if torch.device(device).type == "cuda":
             on_device = DeviceIndex(index, device, matching)
             trie, self._matcher = on_device.trie, on_device.matcher
+        else:
+            trie, self._matcher = index.trie, HostMatcher(index, matching, plan.widths)
         self._search = StepSearch(
             model.steps, trie, self._matcher, plan, max_batch, model.num_context,
             table_bytes=table_bytes,
         )  # fmt: skip
+        self._copies: deque[BeamCopies] = deque()  # those that no batch lands in
 
-    def check(self, features: dict) -> None:
+    def parse(self, features: dict) -> tuple:
         """See `Path`."""
-        self._model.check(features)
+        return self._model.parse(features)
 
-    def search(
-        self, features: Sequence[dict], targetings: Sequence[CompiledTargeting], trace: bool
-    ) -> Searched:
+    def inputs(self, features: Sequence[tuple]) -> Inputs:
         """See `Path`."""
-        done = Searched()
-        with self._lock, torch.inference_mode():
+        tensors, unknown_items = self._model.inputs(features)
+        return Inputs(tensors, np.array(unknown_items, np.int64))
+
+    def launch(
+        self,
+        features: Sequence[tuple],
+        inputs: Inputs,
+        targetings: Sequence[CompiledTargeting],
+        trace: bool,
+    ) -> Searching:
+        """See `Path`; all of it goes to the search's stream, behind the batches before."""
+        stages = StageTimes()
+        with self._lock, torch.inference_mode(), self._search.on_stream():
             # First the matcher: on a GPU it works beside the encoder.
-            with done.stage("match"):
-                done.verdict = self._matcher.start(targetings)
-            with done.stage("prefill"):
-                context, unknown_items = self._model.encode(features)
-            with done.stage("decode"):
-                done.beams = self._search.run(context, trace=trace)
-        done.unknown_items = unknown_items
-        return done
+            with stages.stage("match"):
+                verdict = self._matcher.start(targetings)
+            with stages.stage("prefill"):
+                context = self._model.encode(inputs.tensors)
+            with stages.stage("decode"):
+                copies = self._copies.pop() if self._copies else self._search.new_copies()
+                launched = self._search.launch(context, trace=trace, copies=copies)
+
+        def wait() -> Beams:
+            with stages.stage("decode"):
+                beams = launched.wait()
+            self._copies.append(copies)
+            return beams
+
+        return Searching(wait, launched.done, verdict, inputs.unknown_items, stages)
+
+    def warm(self) -> None:
+        """See `Path`: one batch of a request that says nothing of itself."""
+        features = [self.parse({})]
+        targetings = [self._index.compile(None)]
+        self.launch(features, self.inputs(features), targetings, False).wait()
 
 
 def choose_path(

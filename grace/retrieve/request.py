@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from grace.catalog.values import checked_text, describe
 from grace.errors import RequestError
 from grace.index import Index
 from grace.index.rules import CompiledTargeting
-from grace.retrieve.paths import Path
+from grace.retrieve.searching import Path
 
 KEYS = ("id", "attributes", "features", "at", "top_k")
 
@@ -20,18 +21,18 @@ class Request:
     Attributes:
         id: echoed in the result.
         targeting: its attributes and time, in the index's numbers.
-        features: what the model reads.
+        features: what the model reads, as `Path.parse` returns it.
         top_k: how many ads to return, or None for all.
     """
 
     id: str | int
     targeting: CompiledTargeting
-    features: dict
+    features: Any
     top_k: int | None
 
 
 def parse_request(raw: object, index: Index, model: Path) -> Request:
-    """Check a request as it came.
+    """Check a request as it came, and read it.
 
     Args:
         raw: `{"id", "attributes"?, "features"?, "at"?, "top_k"?}`; other keys are refused, as a
@@ -52,8 +53,8 @@ def parse_request(raw: object, index: Index, model: Path) -> Request:
     features = {} if raw.get("features") is None else raw["features"]
     if not isinstance(features, dict):
         raise RequestError("features", f"expected an object, got {describe(features)}")
-    model.check(features)
-    return Request(raw["id"], targeting, features, check_top_k(raw.get("top_k")))
+    parsed = model.parse(features)
+    return Request(raw["id"], targeting, parsed, check_top_k(raw.get("top_k")))
 
 
 def request_id(raw: dict) -> str | int:
@@ -71,6 +72,14 @@ def request_id(raw: dict) -> str | int:
         except ValueError as error:
             raise RequestError("id", str(error)) from None
     return value
+
+
+def readable_id(raw: object) -> str | int | None:
+    """Return the request's id, or None if it has none that could be read."""
+    try:
+        return request_id(raw) if isinstance(raw, dict) else None
+    except RequestError:
+        return None
 
 
 def check_top_k(value: object) -> int | None:

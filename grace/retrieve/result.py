@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from grace.errors import RequestError
+from grace.index import Index
+from grace.retrieve.found import Found
 
 
 class Ad(NamedTuple):
@@ -66,6 +68,24 @@ class Result:
     def failed(request_id: str | int | None, error: RequestError) -> Result:
         """Return the result of a request that is wrong."""
         return Result(request_id, error={"field": error.field, "message": error.message})
+
+    @staticmethod
+    def of(
+        request_id: str | int, found: Found, index: Index, trace: Trace | None = None
+    ) -> Result:
+        """Make objects of what was found for a request in an index."""
+        if found.error is not None:
+            return replace(Result.failed(request_id, found.error), trace=trace)
+        sids = list(map(tuple, found.sids.tolist()))
+        ad_ids = index.take_ad_ids(found.positions)
+        generated = list(map(tuple, found.generated.tolist()))
+        return Result(
+            request_id,
+            list(map(Ad, ad_ids, sids, found.scores.tolist())),
+            list(zip(generated, found.generated_scores.tolist(), strict=True)),
+            found.funnel,
+            trace=trace,
+        )
 
     def to_dict(self) -> dict:
         """Return the result line: `{id, ads, funnel}`, or `{id, error}`."""

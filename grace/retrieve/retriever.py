@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,9 +14,11 @@ from grace.decode import BeamPlan, Beams, check_device, full_plan
 from grace.errors import ConfigError, RequestError
 from grace.index import MATCHERS, Index
 from grace.index.bits import MAX_REQUESTS
+from grace.retrieve.found import Found, find_ads
 from grace.retrieve.paths import check_precision, choose_path
-from grace.retrieve.request import Request, check_top_k, parse_request, request_id
-from grace.retrieve.result import Ad, Result, StepTrace, Trace
+from grace.retrieve.request import Request, check_top_k, parse_request, readable_id
+from grace.retrieve.result import Result, StepTrace, Trace
+from grace.retrieve.searching import Inputs, Searching
 
 
 class Retriever:
@@ -84,9 +85,6 @@ class Retriever:
         self._path = choose_path(
             model, index, device, precision, matching, self.plan, batch_size, table_bytes
         )
-        if torch.device(device).type == "cpu":
-            # What the matcher derives from the rules is there before the first batch needs it.
-            index.match(matching, [index.compile(None)], self.plan.widths)
 
     def retrieve(self, requests: Sequence[dict], trace: bool = False) -> list[Result]:
         """Answer requests, in their order; a wrong one fails alone, in its result's `error`.
@@ -103,9 +101,9 @@ class Retriever:
         accepted: list[tuple[int, Request]] = []
         for position, raw in enumerate(requests):
             try:
-                accepted.append((position, parse_request(raw, self.index, self._path)))
+                accepted.append((position, self.read(raw)))
             except RequestError as error:
-                results[position] = Result.failed(_readable_id(raw), error)
+                results[position] = Result.failed(readable_id(raw), error)
         for first in range(0, len(accepted), self.batch_size):
             batch = accepted[first : first + self.batch_size]
             answers = self._answer([request for _, request in batch], trace)
@@ -113,57 +111,75 @@ class Retriever:
                 results[position] = answer
         return results
 
-    def _answer(self, requests: list[Request], trace: bool) -> list[Result]:
+    # The stages that every batch goes through. A server runs those of successive batches side by
+    # side; the searches of one retriever are in the order of their launches.
+
+    def read(self, raw: object) -> Request:
+        """Check and read one request.
+
+        Raises:
+            RequestError: naming the field, what was expected and what came.
+        """
+        return parse_request(raw, self.index, self._path)
+
+    def inputs(self, requests: Sequence[Request]) -> Inputs:
+        """Turn the features of at most `batch_size` requests into tensors."""
+        return self._path.inputs([request.features for request in requests])
+
+    def launch(self, requests: Sequence[Request], inputs: Inputs, trace: bool) -> Searching:
+        """Begin the search for these requests; see `Path.launch`."""
+        features = [request.features for request in requests]
         targetings = [request.targeting for request in requests]
-        done = self._path.search([request.features for request in requests], targetings, trace)
-        with done.stage("filter"):
-            results = [
-                self._result(b, request, done.beams, done.unknown_items[b])
-                for b, request in enumerate(requests)
-            ]
-        if not trace:
-            return results
-        how = self.matching if done.verdict is None else done.verdict.how
-        exact = done.verdict.words if self.matching == "exact" else None
-        if exact is None or exact.device.type != "cpu":
-            exact = self.index.match("exact", targetings).words
+        return self._path.launch(features, inputs, targetings, trace)
+
+    def find(
+        self, requests: Sequence[Request], searching: Searching, beams: Beams, trace: bool
+    ) -> tuple[list[Found], list[Trace | None]]:
+        """Return these requests' eligible ads, and traces if asked.
+
+        Args:
+            requests: as they were launched.
+            searching: what `launch` returned.
+            beams: what its `wait` returned.
+            trace: whether the search was launched with it.
+        """
+        with searching.stages.stage("filter"):
+            found = find_ads(self.index, requests, beams, searching.unknown_items, self.top_k)
+        return found, self._traces(requests, searching, beams) if trace else [None] * len(found)
+
+    @property
+    def inputs_device(self) -> str:
+        """Where `launch` wants the tensors of `inputs`: on a GPU it only enqueues the search."""
+        return self._path.inputs_device
+
+    def warm(self) -> None:
+        """Do what the first batch would otherwise have to wait for."""
+        self._path.warm()
+
+    def _answer(self, requests: list[Request], trace: bool) -> list[Result]:
+        start = time.perf_counter()
+        inputs = self.inputs(requests)
+        encode_ms = (time.perf_counter() - start) * 1e3
+        searching = self.launch(requests, inputs, trace)
+        searching.stages["prefill"] += encode_ms
+        found, traces = self.find(requests, searching, searching.wait(), trace)
         return [
-            replace(
-                result,
-                trace=Trace(_steps(done.beams, exact, b), done.stages, len(requests), how),
-            )
-            for b, result in enumerate(results)
+            Result.of(request.id, one, self.index, how)
+            for request, one, how in zip(requests, found, traces, strict=True)
         ]
 
-    def _result(self, b: int, request: Request, beams: Beams, unknown_items: int) -> Result:
-        if beams.faults[b] is not None:
-            return Result.failed(request.id, RequestError("logits", beams.faults[b]))
-        alive = beams.scores[b] > -torch.inf
-        scores = beams.scores[b, alive].tolist()
-        sids = list(zip(map(tuple, beams.tokens[b, alive].tolist()), scores, strict=True))
-        leaves = beams.nodes[b, alive].numpy()
-        known = np.flatnonzero(leaves >= 0)
-        expansion = self.index.expand(leaves[known] - self.index.trie.first_leaf, request.targeting)
-        top_k = self.top_k if request.top_k is None else request.top_k
-        ads = [
-            Ad(ad_id, *sids[row])
-            for ad_id, row in zip(
-                self.index.take_ad_ids(expansion.positions[:top_k]),
-                known[expansion.rows[:top_k]].tolist(),
-                strict=True,
-            )
+    def _traces(
+        self, requests: Sequence[Request], searching: Searching, beams: Beams
+    ) -> list[Trace]:
+        verdict = searching.verdict
+        how = self.matching if verdict is None else verdict.how
+        exact = verdict.words if self.matching == "exact" else None
+        if exact is None or exact.device.type != "cpu":
+            exact = self.index.match("exact", [request.targeting for request in requests]).words
+        return [
+            Trace(_steps(beams, exact, b), searching.stages, len(requests), how)
+            for b in range(len(requests))
         ]
-        funnel = {
-            "generated_sids": len(sids),
-            "catalog_sids": len(known),
-            "eligible_sids": len(np.unique(expansion.rows)),
-            "expanded_ads": expansion.num_expanded,
-            "dropped": expansion.dropped,
-            "eligible_ads": len(expansion.positions),
-            "returned_ads": len(ads),
-            "unknown_items": unknown_items,
-        }
-        return Result(request.id, ads, sids, funnel)
 
 
 def check_integer(name: str, value: object, least: int, most: int | None) -> None:
@@ -186,10 +202,3 @@ def _steps(beams: Beams, exact: Tensor, b: int) -> list[StepTrace]:
         useful = (reached >= 0) & (exact[reached.clamp_min(0)] >> b & 1 != 0)
         steps.append(StepTrace(int(live.sum()), int((~useful).sum())))
     return steps
-
-
-def _readable_id(raw: object) -> str | int | None:
-    try:
-        return request_id(raw) if isinstance(raw, dict) else None
-    except RequestError:
-        return None

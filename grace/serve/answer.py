@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from grace import _native
 from grace.errors import RequestError
 from grace.index import Index
 from grace.retrieve.result import Trace
@@ -43,18 +45,29 @@ class Answer:
     trace: Trace | None = None
 
     def to_json(self) -> bytes:
-        """Return `{"id", "version", "ads": [{"ad_id", "sid", "score"}], "funnel"}` as UTF-8."""
-        import json
+        """Return `{"id", "version", "ads": [{"ad_id", "sid", "score"}], "funnel"}` as UTF-8.
 
+        Scores are the shortest decimals that read back as the same float32. A wrong request's
+        answer is `{"id", "version", "error": {"field", "message"}}`.
+        """
+        head = {"id": self.id, "version": self.version}
         if self.error is not None:
             error = {"field": self.error.field, "message": self.error.message}
-            return json.dumps({"id": self.id, "version": self.version, "error": error}).encode()
-        ads = [
-            {"ad_id": ad_id, "sid": sid, "score": score}
-            for ad_id, sid, score in zip(
-                self.index.take_ad_ids(self.positions), self.sids.tolist(), self.scores.tolist(),
-                strict=True,
-            )
-        ]  # fmt: skip
-        answer = {"id": self.id, "version": self.version, "ads": ads, "funnel": self.funnel}
-        return json.dumps(answer, ensure_ascii=False).encode()
+            return _json(head | {"error": error})
+        before = _json(head)[:-1] + b',"ads":'
+        after = b',"funnel":' + _json(self.funnel) + b"}"
+        return _native.ads_json(
+            before, *self.index.data.ad_ids.arrays, self.positions, self.sids, self.scores, after
+        )
+
+    def ad_id_bytes(self) -> bytes:
+        """Return the ads' ids as the Open Inference Protocol lays a BYTES tensor out.
+
+        Each is its length, four bytes little-endian, and its text as UTF-8; an integer id is
+        written in decimals.
+        """
+        return _native.id_bytes(*self.index.data.ad_ids.arrays, self.positions)
+
+
+def _json(value: dict) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,4 +1,4 @@
-"""Requests in from any thread, batches through a retriever, answers out."""
+"""Requests in from any thread, batches through a pipeline, answers out."""
 
 from __future__ import annotations
 
@@ -6,37 +6,28 @@ import logging
 import os
 import threading
 import time
-from collections import OrderedDict, deque
+import weakref
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+import torch
 
 from grace.decode import BeamPlan
-from grace.errors import GraceError, RequestError
+from grace.errors import ConfigError, GraceError
 from grace.index import Index
 from grace.index.reader import IndexReader
 from grace.retrieve import Retriever
+from grace.runtime import Batcher, Cancelled, Closed, Full, Timeline
+from grace.runtime import Expired as WaitedTooLong
 from grace.serve.answer import Answer
+from grace.serve.counters import Counts, EngineCounters
+from grace.serve.pipeline import Job, Pipeline
+from grace.serve.ticket import Draining, Expired, Overloaded, Ticket
+
+__all__ = ["Draining", "Engine", "EngineOptions", "Expired", "Overloaded", "Ticket"]
 
 _log = logging.getLogger(__name__)
-
-
-class Overloaded(GraceError):
-    """The queue is full; `retry_after_s` says when to come back."""
-
-    def __init__(self, message: str, retry_after_s: float):
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-
-
-class Draining(GraceError):
-    """The server is going down and takes no new requests."""
-
-
-class Expired(GraceError):
-    """The request's deadline passed before its batch began; nothing was computed for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,34 +50,18 @@ class EngineOptions:
     contexts: int = 3
 
 
-@dataclass(frozen=True)
-class Ticket:
-    """One admitted request.
-
-    Attributes:
-        future: gives an `Answer`, or raises `Expired`, `Draining` or what went wrong.
-    """
-
-    future: Future[Answer]
-    raw: dict
-    client: str
-    deadline: float
-    submitted: float
-    trace: bool = False
-
-    def cancel(self) -> None:
-        """Forget the request: the client is gone. One whose batch has begun runs to its end."""
-        self.future.cancel()
-
-
 class Engine:
     """Answers requests of many clients from the newest version of an index.
+
+    A batch is formed when the device has nothing to do, or when a full one waits and a context is
+    free: at saturation batches follow each other without a gap, below it nobody waits for company.
 
     Args:
         index: a directory, which is followed, or an opened `Index`.
         model: as `Retriever` takes it.
         plan: widths of the search.
         options: of batching and admission.
+        timeline: a file that `drain` writes a Chrome trace of the stages to.
         retriever: all other options of `Retriever`.
 
     Raises:
@@ -99,24 +74,44 @@ class Engine:
         model: Any,
         plan: BeamPlan | None = None,
         options: EngineOptions | None = None,
+        timeline: str | os.PathLike | None = None,
         **retriever: Any,
     ):
-        self.options = options or EngineOptions()
+        self.options = options = options or EngineOptions()
         if isinstance(model, (str, os.PathLike)):
             from grace.model import load_model
 
             model = load_model(model)
-
-        def prepare(version: Index) -> Retriever:
-            return Retriever(version, model, plan, batch_size=self.options.max_batch, **retriever)
-
-        self.reader = None if isinstance(index, Index) else IndexReader(index, prepare)
-        self._fixed = prepare(index) if isinstance(index, Index) else None
-        self._changed = threading.Condition()
-        self._waiting: OrderedDict[str, deque[Ticket]] = OrderedDict()  # by client
-        self._admitted = 0
+        self._timeline_path = timeline
+        self._timeline = None if timeline is None else Timeline()
+        self._lock = threading.RLock()  # of `_open`, `_pipelines` and `_failed`
+        self._open: set[Ticket] = set()
+        self._pipelines: list[Pipeline] = []  # in the order in which they were prepared
+        self._failed: str | None = None
+        self._batch_s = 0.0  # how long a batch took lately
+        self._counts = Counts()
         self._draining = False
-        self._thread = threading.Thread(target=self._serve, name="grace-engine", daemon=True)
+        self._choosing = (
+            threading.RLock()
+        )  # held from the choice of a pipeline to its batch's start
+        self._turn = threading.Condition()  # of what follows, and of the batcher's length
+        self._in_flight: set[Job] = set()
+        self._searching: set[Job] = set()
+        self._wakes_at = 0.0
+        self._batcher: Batcher[Ticket] = Batcher(max(options.max_admitted, 1), self._dropped)
+
+        def prepare(version: Index) -> Pipeline:
+            over = Retriever(version, model, plan, batch_size=options.max_batch, **retriever)
+            pipeline = Pipeline(over, options.contexts, self, self._timeline)
+            with self._lock:
+                self._pipelines.append(pipeline)
+            return pipeline
+
+        self.reader = None
+        if not isinstance(index, Index):
+            self.reader = IndexReader(index, prepare, self._retire)
+        self._fixed = prepare(index) if isinstance(index, Index) else None
+        self._thread = threading.Thread(target=self._feed, name="grace-engine", daemon=True)
         self._thread.start()
 
     @property
@@ -127,7 +122,12 @@ class Engine:
     @property
     def retriever(self) -> Retriever:
         """Over that version."""
-        return self._fixed if self.reader is None else self.reader.prepared
+        return self._newest().retriever
+
+    @property
+    def counters(self) -> EngineCounters:
+        """What has been counted so far."""
+        return self._counts.snapshot(len(self._open))
 
     def submit(
         self,
@@ -136,7 +136,7 @@ class Engine:
         timeout_ms: float | None = None,
         trace: bool = False,
     ) -> Ticket:
-        """Admit a request.
+        """Admit a request; never blocks.
 
         Args:
             raw: as `Retriever.retrieve` takes it; what is wrong with it is in its answer.
@@ -151,26 +151,56 @@ class Engine:
         now = time.monotonic()
         timeout = self.options.timeout_ms if timeout_ms is None else timeout_ms
         ticket = Ticket(Future(), raw, client, now + timeout / 1e3, now, trace)
-        with self._changed:
-            if self._draining:
-                raise Draining("the server is going down")
-            if self._admitted >= self.options.max_admitted:
-                raise Overloaded(f"{self._admitted} requests are waiting, the most allowed", 0.05)
-            self._admitted += 1
-            self._waiting.setdefault(client, deque()).append(ticket)
-            self._changed.notify()
+        waiting = weakref.ref(ticket)  # a future that held its ticket would be a circle
+
+        def gone(future: Future) -> None:
+            if future.cancelled() and (withdrawn := waiting()) is not None:
+                self._batcher.cancel(withdrawn)
+
+        ticket.future.add_done_callback(gone)
+        try:
+            with self._lock:
+                # Places that batches hold are not the batcher's to give.
+                elsewhere = len(self._open) - len(self._batcher)
+                self._batcher.capacity = self.options.max_admitted - elsewhere
+                self._batcher.admit(ticket, client, ticket.deadline)
+                self._open.add(ticket)
+        except Closed:
+            self._counts.note_outcome("draining")
+            raise Draining("the server is going down") from None
+        except Full:
+            self._counts.note_outcome("overloaded")
+            raise self._overloaded() from None
+        if len(self._batcher) >= self.options.max_batch or ticket.deadline < self._wakes_at:
+            with self._turn:
+                self._turn.notify()
         return ticket
 
     def drain(self, timeout_s: float = 30.0) -> bool:
-        """Take no more requests, answer those admitted, stop; whether all were answered in time."""
-        with self._changed:
-            self._draining = True
-            self._changed.notify()
+        """Take no more requests, answer those admitted, stop; whether all were answered in time.
+
+        Those that still wait when the time is over raise `Draining`.
+        """
+        end = time.monotonic() + timeout_s
+        self._draining = True
+        self._batcher.close()
+        with self._turn:
+            self._turn.notify()
         self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        self._batcher.close(drain=False)
+        with self._lock:
+            pipelines, self._pipelines = self._pipelines, []
+        ended = [pipeline.close(max(end - time.monotonic(), 0.0)) for pipeline in pipelines]
+        if self._timeline is not None:
+            self._timeline.write(self._timeline_path)
+        return all(ended) and not self._open
 
     def status(self) -> dict:
-        """Return `{"version", "admitted", "draining", "failure"}`; never fails."""
+        """Return `{"version", "admitted", "draining", "failure", "failed"}`; never fails.
+
+        `failure` says why the version that the directory names is not the one held; `failed` why
+        the device can compute no more, as far as is known: the engine is not ready then.
+        """
         try:
             version = self.index.version
         except (GraceError, OSError):  # the reader has noted why
@@ -178,61 +208,136 @@ class Engine:
         failure = None if self.reader is None else self.reader.failure
         return {
             "version": version,
-            "admitted": self._admitted,
+            "admitted": len(self._open),
             "draining": self._draining,
             "failure": None if failure is None else str(failure),
+            "failed": self._failed,
         }
 
-    def _serve(self) -> None:
-        while batch := self._next_batch():
-            try:
-                self._answer(batch)
-            except Exception as error:
-                _log.exception("a batch failed")
-                for ticket in batch:
-                    ticket.future.set_exception(error)
+    # ---- forming batches, on the engine's own thread ------------------------------------------
 
-    def _next_batch(self) -> list[Ticket]:
-        with self._changed:
-            while True:
-                self._changed.wait_for(lambda: self._waiting or self._draining)
-                if not self._waiting:
-                    return []
-                batch = []
-                while self._waiting and len(batch) < self.options.max_batch:
-                    client, queue = self._waiting.popitem(last=False)
-                    ticket = queue.popleft()
-                    if queue:
-                        self._waiting[client] = queue
-                    self._admitted -= 1
-                    if not ticket.future.set_running_or_notify_cancel():
-                        continue
-                    if time.monotonic() > ticket.deadline:
-                        ticket.future.set_exception(Expired("the deadline passed in the queue"))
-                        continue
-                    batch.append(ticket)
-                if batch:
-                    return batch
+    def _feed(self) -> None:
+        while True:
+            self._await_turn()
+            tickets = self._batcher.take(self.options.max_batch, self.options.max_wait_ms / 1e3)
+            if not tickets:
+                return
+            self._start(Job(tickets, time.monotonic()))
+            del tickets  # while nobody asks, nothing holds a version that is gone
 
-    def _answer(self, batch: list[Ticket]) -> None:
-        began = time.monotonic()
-        retriever = self.retriever
-        results = retriever.retrieve([t.raw for t in batch], trace=any(t.trace for t in batch))
-        index = retriever.index
-        for ticket, result in zip(batch, results, strict=True):
-            error = result.error and RequestError(**result.error)
-            ads = result.ads
-            ids = [ad.ad_id for ad in ads]
-            stages = {"queue": (began - ticket.submitted) * 1e3}
-            if result.trace is not None:
-                stages |= result.trace.stages_ms
-            ticket.future.set_result(
-                Answer(
-                    result.id, str(index.version), index,
-                    index.find_ads(ids) if ids else np.empty(0, np.int64),
-                    np.array([ad.sid for ad in ads], np.int64).reshape(len(ads), index.num_levels),
-                    np.array([ad.score for ad in ads], np.float32),
-                    result.funnel, stages, len(batch), error,
-                    result.trace if ticket.trace else None,
-                )
-            )  # fmt: skip
+    def _start(self, job: Job) -> None:
+        """Send a batch on its way through the newest version's pipeline."""
+        with self._turn:
+            self._in_flight.add(job)
+            self._searching.add(job)
+        waits_ms = [(job.taken - ticket.submitted) * 1e3 for ticket in job.tickets]
+        try:
+            with self._choosing:
+                newest = self._newest()
+                self._counts.note_batch(len(waits_ms), newest.version, waits_ms)
+                newest.start(job)
+        except Exception as error:  # such as a damaged log of pauses; nobody may be left waiting
+            for ticket in job.tickets:
+                if self.claim(ticket):
+                    self.settle(ticket, error)
+            self.ended(job, error)
+
+    def _newest(self) -> Pipeline:
+        return self._fixed if self.reader is None else self.reader.prepared
+
+    def _await_turn(self) -> None:
+        """Wait until a batch may be formed."""
+        while True:
+            pause = self._batcher.expire()
+            with self._turn:
+                room = len(self._in_flight) < self.options.contexts
+                if room and (not self._searching or len(self._batcher) >= self.options.max_batch):
+                    return
+                self._wakes_at = float("inf") if pause is None else time.monotonic() + pause
+                self._turn.wait(pause)
+                self._wakes_at = 0.0
+
+    def _retire(self, pipeline: Pipeline) -> None:
+        """End a pipeline that the reader keeps no more, after its last batch."""
+        with self._choosing, self._lock:
+            if pipeline not in self._pipelines:  # `drain` has it
+                return
+            self._pipelines.remove(pipeline)
+        pipeline.close()
+
+    # ---- what pipelines and the batcher tell ---------------------------------------------------
+
+    def claim(self, ticket: Ticket) -> bool:
+        """See `Owner`."""
+        if ticket not in self._open:
+            return False
+        if ticket.future.running() or ticket.future.set_running_or_notify_cancel():
+            return True
+        self._leave(ticket, "cancelled")
+        return False
+
+    def settle(self, ticket: Ticket, outcome: Answer | Exception) -> None:
+        """See `Owner`."""
+        if isinstance(outcome, Answer):
+            if self._leave(ticket, "ok" if outcome.error is None else "invalid"):
+                ticket.future.set_result(outcome)
+        elif self._leave(ticket, _NAMES.get(type(outcome), "failed")):
+            ticket.future.set_exception(outcome)
+
+    def searched(self, job: Job) -> None:
+        """See `Owner`."""
+        self._failed = None
+        with self._turn:
+            self._searching.discard(job)
+            self._turn.notify()
+
+    def ended(self, job: Job, error: Exception | None) -> None:
+        """See `Owner`."""
+        passed = time.monotonic() - job.taken
+        self._batch_s = passed if self._batch_s == 0 else 0.8 * self._batch_s + 0.2 * passed
+        if error is not None:
+            _log.error("a batch failed", exc_info=error)
+            if _is_of_device(error):
+                self._failed = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        self._counts.note_ended(job.stages_ms, job.replayed, job.funnels)
+        with self._turn:
+            self._searching.discard(job)
+            self._in_flight.discard(job)
+            self._turn.notify()
+
+    def _leave(self, ticket: Ticket, outcome: str) -> bool:
+        """Note how a request ended; whether it had not ended before."""
+        with self._lock:
+            if ticket not in self._open:
+                return False
+            self._open.remove(ticket)
+        self._counts.note_outcome(outcome)
+        return True
+
+    def _dropped(self, ticket: Ticket, reason: GraceError) -> None:
+        if isinstance(reason, Cancelled):
+            self._leave(ticket, "cancelled")
+        elif self.claim(ticket):
+            if isinstance(reason, WaitedTooLong):
+                self.settle(ticket, Expired("the deadline passed in the queue"))
+            elif isinstance(reason, Closed):
+                self.settle(ticket, Draining("the server went down before the request's turn"))
+            else:
+                self.settle(ticket, self._overloaded())
+
+    def _overloaded(self) -> Overloaded:
+        """As long as the batches that wait will take, by what the last ones took."""
+        batches = 1 + len(self._batcher) / self.options.max_batch
+        after_s = min(max(self._batch_s * batches, 0.01), 10.0)
+        held = self.options.max_admitted
+        return Overloaded(f"the engine holds {held} requests, the most allowed", after_s)
+
+
+_NAMES = {Expired: "expired", Draining: "draining", Overloaded: "overloaded"}
+
+
+def _is_of_device(error: Exception) -> bool:
+    """Whether an error says that the device may compute no more: no memory, or a lost context."""
+    if isinstance(error, (torch.OutOfMemoryError, ConfigError)):
+        return True  # a ConfigError of a batch: graphs had to be captured anew, without memory
+    return isinstance(error, RuntimeError) and "CUDA" in str(error)

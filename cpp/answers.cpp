@@ -1,0 +1,171 @@
+// What a server sends, as bytes: the ads of an answer as JSON, or their ids as a BYTES tensor of the
+// Open Inference Protocol. Both read the index's ids where they lie; no object is made of an ad.
+
+#include "answers.h"
+
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "arrays.h"
+
+namespace {
+
+// Ids that are texts: UTF-8 bytes one after the other, and N + 1 bounds.
+struct TextIds {
+    In1<uint8_t> text;
+    In1<int64_t> offsets;
+
+    int64_t size() const { return static_cast<int64_t>(offsets.shape(0)) - 1; }
+    std::string_view operator[](int64_t ad) const {
+        const int64_t first = offsets.data()[ad], last = offsets.data()[ad + 1];
+        return {reinterpret_cast<const char*>(text.data()) + first, static_cast<size_t>(last - first)};
+    }
+};
+
+struct IntegerIds {
+    In1<int64_t> values;
+
+    int64_t size() const { return static_cast<int64_t>(values.shape(0)); }
+};
+
+template <typename Number>
+void append_number(std::string& out, Number value) {
+    char digits[32];
+    out.append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
+}
+
+// The shortest text that reads back as the same float32, and as a float where a reader tells them
+// from integers.
+void append_score(std::string& out, float score) {
+    if (!std::isfinite(score)) throw std::invalid_argument("JSON holds finite scores only");
+    const size_t before = out.size();
+    append_number(out, score);
+    if (out.find_first_of(".e", before) == std::string::npos) out += ".0";
+}
+
+// A JSON string. The text is UTF-8 as it stands in the index, so only what JSON reserves is escaped.
+void append_text(std::string& out, std::string_view text) {
+    constexpr char kHex[] = "0123456789abcdef";
+    out += '"';
+    for (const char c : text) {
+        const auto byte = static_cast<unsigned char>(c);
+        if (c == '"' || c == '\\') {
+            out += '\\';
+            out += c;
+        } else if (byte < 0x20) {
+            out += "\\u00";
+            out += kHex[byte >> 4];
+            out += kHex[byte & 15];
+        } else {
+            out += c;
+        }
+    }
+    out += '"';
+}
+
+void append_id(std::string& out, const TextIds& ids, int64_t ad) { append_text(out, ids[ad]); }
+void append_id(std::string& out, const IntegerIds& ids, int64_t ad) {
+    append_number(out, ids.values.data()[ad]);
+}
+
+template <typename Ids>
+int64_t checked(const Ids& ids, int64_t ad) {
+    if (ad < 0 || ad >= ids.size()) throw std::out_of_range("no ad at position " + std::to_string(ad));
+    return ad;
+}
+
+// [{"ad_id": …, "sid": […], "score": …}, …] between two pieces that the caller has made.
+template <typename Ids>
+nb::bytes ads_json(nb::bytes before, const Ids& ids, In1<int64_t> positions, In2<int64_t> sids,
+                   In1<float> scores, nb::bytes after) {
+    const size_t num_ads = positions.shape(0), length = sids.shape(1);
+    if (sids.shape(0) != num_ads || scores.shape(0) != num_ads)
+        throw std::invalid_argument("every ad needs one SID and one score");
+    std::string out;
+    {
+        const std::string_view head(before.c_str(), before.size()), tail(after.c_str(), after.size());
+        nb::gil_scoped_release release;
+        out.reserve(head.size() + tail.size() + num_ads * (64 + 6 * length));
+        out.append(head).append("[");
+        for (size_t i = 0; i < num_ads; ++i) {
+            out.append(i == 0 ? "{\"ad_id\":" : ",{\"ad_id\":");
+            append_id(out, ids, checked(ids, positions.data()[i]));
+            out.append(",\"sid\":[");
+            for (size_t level = 0; level < length; ++level) {
+                if (level != 0) out += ',';
+                append_number(out, sids.data()[i * length + level]);
+            }
+            out.append("],\"score\":");
+            append_score(out, scores.data()[i]);
+            out += '}';
+        }
+        out.append("]").append(tail);
+    }
+    return nb::bytes(out.data(), out.size());
+}
+
+void append_length(std::string& out, size_t length) {
+    for (int byte = 0; byte < 4; ++byte) out += static_cast<char>(length >> (8 * byte) & 0xff);
+}
+
+void append_bytes(std::string& out, const TextIds& ids, int64_t ad) {
+    const std::string_view text = ids[ad];
+    append_length(out, text.size());
+    out.append(text);
+}
+
+void append_bytes(std::string& out, const IntegerIds& ids, int64_t ad) {
+    const size_t at = out.size();
+    out.append(4, '\0');
+    append_number(out, ids.values.data()[ad]);
+    std::string length;
+    append_length(length, out.size() - at - 4);
+    out.replace(at, 4, length);
+}
+
+// Each id as its length, 4 bytes little-endian, and its UTF-8 bytes.
+template <typename Ids>
+nb::bytes id_bytes(const Ids& ids, In1<int64_t> positions) {
+    std::string out;
+    {
+        nb::gil_scoped_release release;
+        out.reserve(positions.shape(0) * 24);
+        for (size_t i = 0; i < positions.shape(0); ++i)
+            append_bytes(out, ids, checked(ids, positions.data()[i]));
+    }
+    return nb::bytes(out.data(), out.size());
+}
+
+nb::bytes text_ads_json(nb::bytes before, In1<uint8_t> text, In1<int64_t> offsets,
+                        In1<int64_t> positions, In2<int64_t> sids, In1<float> scores,
+                        nb::bytes after) {
+    return ads_json(before, TextIds{text, offsets}, positions, sids, scores, after);
+}
+
+nb::bytes integer_ads_json(nb::bytes before, In1<int64_t> values, In1<int64_t> positions,
+                           In2<int64_t> sids, In1<float> scores, nb::bytes after) {
+    return ads_json(before, IntegerIds{values}, positions, sids, scores, after);
+}
+
+nb::bytes text_id_bytes(In1<uint8_t> text, In1<int64_t> offsets, In1<int64_t> positions) {
+    return id_bytes(TextIds{text, offsets}, positions);
+}
+
+nb::bytes integer_id_bytes(In1<int64_t> values, In1<int64_t> positions) {
+    return id_bytes(IntegerIds{values}, positions);
+}
+
+}  // namespace
+
+void bind_answers(nb::module_& module) {
+    module.def("ads_json", &text_ads_json, nb::arg("before"), nb::arg("text"), nb::arg("offsets"),
+               nb::arg("positions"), nb::arg("sids"), nb::arg("scores"), nb::arg("after"));
+    module.def("ads_json", &integer_ads_json, nb::arg("before"), nb::arg("values"),
+               nb::arg("positions"), nb::arg("sids"), nb::arg("scores"), nb::arg("after"));
+    module.def("id_bytes", &text_id_bytes, nb::arg("text"), nb::arg("offsets"), nb::arg("positions"));
+    module.def("id_bytes", &integer_id_bytes, nb::arg("values"), nb::arg("positions"));
+}

@@ -1,0 +1,211 @@
+"""One index version's way from tickets to answers: input, compute and post, side by side.
+
+The stages are nodes of a `grace.runtime` graph, each on a thread of its own, so that three batches
+may be under way at once. On a GPU compute only launches; post sleeps until the SIDs are there.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from grace.errors import RequestError
+from grace.retrieve import Retriever
+from grace.retrieve.found import Found
+from grace.retrieve.request import Request, readable_id
+from grace.retrieve.result import Trace
+from grace.retrieve.searching import Inputs, Searching, StageTimes
+from grace.runtime import Executor, Frame, Graph, Node, TensorSpec, Timeline
+from grace.serve.answer import Answer
+from grace.serve.ticket import Expired, Ticket
+
+
+class Owner(Protocol):
+    """What a pipeline tells its engine, on its own threads."""
+
+    def claim(self, ticket: Ticket) -> bool:
+        """Whether somebody still waits for a ticket, who now waits until it is settled."""
+
+    def settle(self, ticket: Ticket, outcome: Answer | Exception) -> None:
+        """Give a claimed ticket its answer, or what ended it, unless it has one."""
+
+    def searched(self, job: Job) -> None:
+        """The device has done all it does for a batch."""
+
+    def ended(self, job: Job, error: Exception | None) -> None:
+        """A batch has left the pipeline, all its tickets settled."""
+
+
+@dataclass(eq=False)
+class Job:
+    """A batch on its way.
+
+    Attributes:
+        tickets: those that are not turned away.
+        taken: when it was formed, in the time of `time.monotonic`.
+        size: how many tickets it began with.
+        requests: of `tickets`, once input has read them.
+        unknown_items: as in `Inputs`.
+        searching: once compute has launched the search.
+        replayed: whether that is a CUDA graph's replay.
+        funnels: of the answers.
+        stages_ms: wall time of each stage.
+    """
+
+    tickets: list[Ticket]
+    taken: float
+    size: int = field(init=False)
+    requests: list[Request] = field(default_factory=list)
+    unknown_items: np.ndarray | None = None
+    searching: Searching | None = None
+    replayed: bool = False
+    funnels: list[dict] = field(default_factory=list)
+    stages_ms: StageTimes = field(default_factory=StageTimes)
+
+    def __post_init__(self):
+        self.size = len(self.tickets)
+
+    @property
+    def traced(self) -> bool:
+        """Whether anybody asked how the search goes."""
+        return any(ticket.trace for ticket in self.tickets)
+
+
+class Pipeline:
+    """Answers batches from one version.
+
+    Args:
+        retriever: over the version; warmed here, so that the first batch need not wait.
+        contexts: batches in flight.
+        owner: whose tickets they are.
+        timeline: where the stages' spans go, if anywhere.
+    """
+
+    def __init__(
+        self, retriever: Retriever, contexts: int, owner: Owner, timeline: Timeline | None
+    ):
+        self.retriever, self._owner = retriever, owner
+        self.version = str(retriever.index.version)
+        most, device = retriever.batch_size, str(retriever.inputs_device)
+        tensors = tuple(
+            TensorSpec(name, tensor.dtype, (most, *tensor.shape[1:]))
+            for name, tensor in retriever.inputs([]).tensors.items()
+        )
+        self._names = tuple(spec.name for spec in tensors)
+        # Two tensors that only order the nodes; no feature's name has a space.
+        read = TensorSpec("is read", torch.bool, (1,))
+        searched = TensorSpec("is searched", torch.bool, (1,), device)
+        graph = Graph((), (
+            Node("input", self._input, outputs=(read, *tensors)),
+            Node("compute", self._compute, (read.name, *self._names), (searched,), device),
+            Node("post", self._post, (searched.name,)),
+        ))  # fmt: skip
+        retriever.warm()
+        self._executor = Executor(graph, contexts, timeline)
+
+    def start(self, job: Job) -> None:
+        """Send a batch on its way, when a context is free."""
+        self._executor.submit(job, job.size, done=self.end)
+
+    def end(self, job: Job, error: Exception | None) -> None:
+        """A batch is over; what is not settled yet is so by the error."""
+        if error is not None:
+            for ticket in job.tickets:
+                self._settle(ticket, error)
+        self._owner.ended(job, error)
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """End its threads after its last batch; whether that happened in time."""
+        return self._executor.close(timeout=timeout_s)
+
+    def _input(self, frame: Frame) -> None:
+        """Read the requests, answer the wrong ones, turn features into tensors."""
+        job: Job = frame.payload
+        with job.stages_ms.stage("input"):
+            read = [(ticket, self._read(job, ticket)) for ticket in job.tickets]
+            job.tickets = [ticket for ticket, request in read if request is not None]
+            job.requests = [request for _, request in read if request is not None]
+            inputs = self.retriever.inputs(job.requests)
+            job.unknown_items = inputs.unknown_items
+            for name, tensor in inputs.tensors.items():
+                frame.out(name, *tensor.shape).copy_(tensor)
+            frame.out("is read", 1).fill_(True)
+
+    def _read(self, job: Job, ticket: Ticket) -> Request | None:
+        """Return a ticket's request, or settle the ticket."""
+        if ticket.future.cancelled() or time.monotonic() >= ticket.deadline:
+            self._settle(ticket, Expired("the deadline passed before the search"))
+            return None
+        try:
+            return self.retriever.read(ticket.raw)
+        except RequestError as error:
+            nothing = Found.nothing(self.retriever.index.num_levels, error)
+            self._settle(ticket, self._answer(job, ticket, readable_id(ticket.raw), nothing))
+        except Exception as error:  # whatever it is, its neighbours go on
+            self._settle(ticket, error)
+        return None
+
+    def _compute(self, frame: Frame) -> None:
+        """Launch the search of what is still wanted."""
+        job: Job = frame.payload
+        with job.stages_ms.stage("compute"):
+            rows = [row for row, ticket in enumerate(job.tickets) if self._is_wanted(ticket)]
+            job.tickets = [job.tickets[row] for row in rows]
+            job.requests = [job.requests[row] for row in rows]
+            if rows:
+                inputs = Inputs({name: frame[name] for name in self._names}, job.unknown_items)
+                if len(rows) < len(job.unknown_items):
+                    inputs = inputs.take(rows)
+                job.searching = self.retriever.launch(job.requests, inputs, job.traced)
+                job.replayed = job.searching.done is not None
+                if job.replayed:
+                    # What follows in the frame's stream follows the search, post's wake-up too.
+                    frame.stream.wait_event(job.searching.done)
+            frame.out("is searched", 1).fill_(True)
+
+    def _is_wanted(self, ticket: Ticket) -> bool:
+        if not self._owner.claim(ticket):
+            return False
+        if time.monotonic() < ticket.deadline:
+            return True
+        self._owner.settle(ticket, Expired("the deadline passed before the search"))
+        return False
+
+    def _post(self, frame: Frame) -> None:
+        """Expand the SIDs into ads, filter them, settle the tickets."""
+        job: Job = frame.payload
+        if job.searching is None:
+            return
+        with job.stages_ms.stage("compute"):
+            beams = job.searching.wait()
+        self._owner.searched(job)
+        with job.stages_ms.stage("post"):
+            found, traces = self.retriever.find(job.requests, job.searching, beams, job.traced)
+        job.funnels = [one.funnel for one in found]
+        for ticket, request, one, trace in zip(
+            job.tickets, job.requests, found, traces, strict=True
+        ):
+            trace = trace if ticket.trace else None
+            self._owner.settle(ticket, self._answer(job, ticket, request.id, one, trace))
+
+    def _answer(
+        self,
+        job: Job,
+        ticket: Ticket,
+        request_id: str | int | None,
+        found: Found,
+        trace: Trace | None = None,
+    ) -> Answer:
+        stages_ms = {"queue": (job.taken - ticket.submitted) * 1e3, **job.stages_ms}
+        return Answer(
+            request_id, self.version, self.retriever.index, found.positions, found.sids,
+            found.scores, found.funnel, stages_ms, job.size, found.error, trace,
+        )  # fmt: skip
+
+    def _settle(self, ticket: Ticket, outcome: Answer | Exception) -> None:
+        if self._owner.claim(ticket):
+            self._owner.settle(ticket, outcome)

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,7 @@ class Engine:
 
     A batch is formed when the device has nothing to do, or when a full one waits and a context is
     free: at saturation batches follow each other without a gap, below it nobody waits for company.
+    A model in Python is called by one thread at a time.
 
     Args:
         index: a directory, which is followed, or an opened `Index`.
@@ -88,6 +90,7 @@ class Engine:
         self._open: set[Ticket] = set()
         self._in_flight: set[Job] = set()
         self._searching: set[Job] = set()
+        self._searched = threading.Condition(self._lock)
         self._pipelines: list[Pipeline] = []  # in the order in which they were prepared
         self._failed: str | None = None
         self._batch_s = 0.0  # how long a batch took lately
@@ -104,6 +107,7 @@ class Engine:
 
         self.reader = None if isinstance(index, Index) else IndexReader(index, prepare)
         self._fixed = prepare(index) if isinstance(index, Index) else None
+        self._current = self._newest()
         self._thread = threading.Thread(target=self._feed, name="grace-engine", daemon=True)
         self._thread.start()
 
@@ -181,6 +185,7 @@ class Engine:
         with self._lock:
             pipelines, self._pipelines = self._pipelines, []
         ended = [pipeline.close(max(end - time.monotonic(), 0.0)) for pipeline in pipelines]
+        _retire(pipeline for pipeline, has in zip(pipelines, ended, strict=True) if not has)
         if self._timeline is not None:
             self._timeline.write(self._timeline_path)
         return all(ended) and not self._open
@@ -203,28 +208,28 @@ class Engine:
     # ---- forming batches, on the engine's own thread ------------------------------------------
 
     def _feed(self) -> None:
-        current = self._newest()
-        while True:
-            tickets = self._batcher.take(
-                self.options.max_batch, self.options.max_wait_ms / 1e3, self._may_form
-            )
-            if not tickets:
-                return
-            taken = time.monotonic()
-            newest = self._newest()
-            if newest is not current:
-                self._retire_before(newest)
-                current = newest
-            waits_ms = [(taken - ticket.submitted) * 1e3 for ticket in tickets]
-            self._counts.note_batch(len(tickets), current.version, waits_ms)
-            job = Job(tickets, taken)
+        wait_s = self.options.max_wait_ms / 1e3
+        while tickets := self._batcher.take(self.options.max_batch, wait_s, self._may_form):
+            job = Job(tickets, time.monotonic())
             with self._lock:
                 self._in_flight.add(job)
-                self._searching.add(job)
             try:
-                current.start(job)
-            except Exception as error:  # nothing that should happen; nobody may be left waiting
-                current.end(job, error)
+                self._begin(job)
+            except Exception as error:  # such as a damaged log of paused ads
+                self._current.end(job, error)
+
+    def _begin(self, job: Job) -> None:
+        newest = self._newest()
+        with self._lock:
+            if newest is not self._current:
+                # A model is called by one thread at a time, over two versions as well.
+                self._searched.wait_for(lambda: not self._searching)
+                self._retire_before(newest)
+                self._current = newest
+            self._searching.add(job)
+        waits_ms = [(job.taken - ticket.submitted) * 1e3 for ticket in job.tickets]
+        self._counts.note_batch(job.size, newest.version, waits_ms)
+        newest.start(job)
 
     def _newest(self) -> Pipeline:
         return self._fixed if self.reader is None else self.reader.prepared
@@ -235,11 +240,9 @@ class Engine:
         return room and (not self._searching or len(self._batcher) >= self.options.max_batch)
 
     def _retire_before(self, newest: Pipeline) -> None:
-        with self._lock:
-            first = self._pipelines.index(newest)
-            old, self._pipelines = self._pipelines[:first], self._pipelines[first:]
-        for pipeline in old:  # ends with its last batch, which nobody here waits for
-            threading.Thread(target=pipeline.close, name="grace-retire", daemon=True).start()
+        first = self._pipelines.index(newest)
+        old, self._pipelines = self._pipelines[:first], self._pipelines[first:]
+        _retire(old)
 
     # ---- what pipelines and the batcher tell ---------------------------------------------------
 
@@ -265,6 +268,7 @@ class Engine:
         self._failed = None
         with self._lock:
             self._searching.discard(job)
+            self._searched.notify_all()
         self._batcher.wake()
 
     def ended(self, job: Job, error: Exception | None) -> None:
@@ -279,6 +283,7 @@ class Engine:
         with self._lock:
             self._searching.discard(job)
             self._in_flight.discard(job)
+            self._searched.notify_all()
         self._batcher.wake()
 
     def _leave(self, ticket: Ticket, outcome: str) -> bool:
@@ -310,6 +315,12 @@ class Engine:
 
 
 _NAMES = {Expired: "expired", Draining: "draining", Overloaded: "overloaded"}
+
+
+def _retire(pipelines: Iterable[Pipeline]) -> None:
+    """Let each end with its last batch, which nobody here waits for."""
+    for pipeline in pipelines:
+        threading.Thread(target=pipeline.close, name="grace-retire", daemon=True).start()
 
 
 def _is_of_device(error: Exception) -> bool:

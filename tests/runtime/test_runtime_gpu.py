@@ -1,5 +1,6 @@
 """The runtime on a CUDA device: copies, stream order, whose memory is whose, times."""
 
+import itertools
 import threading
 
 import pytest
@@ -84,7 +85,7 @@ def test_every_dtype_crosses(dtype):
 
 
 def test_gpu_nodes_launch_while_the_gpu_is_busy():
-    """The stream is busy when the second node launches and when the first of the next batch does."""
+    """The batch's stream is still busy with the first node when the second one launches."""
     busy = []
 
     def second(frame):
@@ -220,7 +221,7 @@ def test_spans_and_shares_of_the_gpu():
     found = [e for e in spans(timeline) if e["pid"] == 2]
     assert [e["args"]["batch"] for e in found] == list(range(10))
     assert all(e["dur"] > 100 for e in found)  # microseconds, of some 10,000 that the node sleeps
-    for before, after in zip(found, found[1:], strict=False):
+    for before, after in itertools.pairwise(found):
         assert after["ts"] >= before["ts"] + before["dur"] - 50  # one instance, one at a time
     launches = {e["args"]["batch"]: e["ts"] for e in spans(timeline) if e["name"] == "check"}
     assert all(e["ts"] < launches[e["args"]["batch"]] for e in found)  # the clocks agree

@@ -92,11 +92,15 @@ def test_gpu_nodes_launch_while_the_gpu_is_busy():
         busy.append(not frame.stream.query())
         add_one("y", "z")(frame)
 
-    first = add_one("x", "y", cycles=20 * A_WHILE)
-    graph = Graph([], [
-        source(), gpu_node("a", first, "x", "y"), gpu_node("b", second, "y", "z"), check("z"),
-    ])  # fmt: skip
-    submit_all(Executor(graph, contexts=3), 3)
+    def graph(cycles):
+        first = gpu_node("a", add_one("x", "y", cycles), "x", "y")
+        return Graph([], [source(), first, gpu_node("b", second, "y", "z"), check("z")])
+
+    submit_all(
+        Executor(graph(1), contexts=1), 1
+    )  # a kernel's first launch waits until it is loaded
+    busy.clear()
+    submit_all(Executor(graph(20 * A_WHILE), contexts=3), 3)
     assert busy == [True] * 3
 
 
@@ -195,6 +199,7 @@ def test_a_graph_may_be_captured_beside_batches():
     thread.start()
     stream = own_stream(holder, torch.device("cuda"))
     x = torch.zeros(1000, device="cuda")
+    stream.wait_stream(torch.cuda.current_stream())
     for i in range(20):
         captured = torch.cuda.CUDAGraph()
         with capturing(captured, stream):

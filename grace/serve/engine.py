@@ -7,6 +7,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,7 @@ class Engine:
 
     A batch is formed when the device has nothing to do, or when a full one waits and a context is
     free: at saturation batches follow each other without a gap, below it nobody waits for company.
+    A model in Python is called by one thread at a time.
 
     Args:
         index: a directory, which is followed, or an opened `Index`.
@@ -84,20 +86,17 @@ class Engine:
             model = load_model(model)
         self._timeline_path = timeline
         self._timeline = None if timeline is None else Timeline()
-        self._lock = threading.RLock()  # of `_open`, `_pipelines` and `_failed`
+        self._lock = threading.RLock()  # of the sets and the list
         self._open: set[Ticket] = set()
-        self._pipelines: list[Pipeline] = []  # in the order in which they were prepared
+        self._in_flight: set[Job] = set()
+        self._searching: set[Job] = set()
+        self._searched = threading.Condition(self._lock)
+        self._pipelines: list[Pipeline] = []
         self._failed: str | None = None
         self._batch_s = 0.0  # how long a batch took lately
         self._counts = Counts()
         self._draining = False
-        self._choosing = (
-            threading.RLock()
-        )  # held from the choice of a pipeline to its batch's start
-        self._turn = threading.Condition()  # of what follows, and of the batcher's length
-        self._in_flight: set[Job] = set()
-        self._searching: set[Job] = set()
-        self._wakes_at = 0.0
+        self._choosing = threading.RLock()  # held from a pipeline's choice to its batch's start
         self._batcher: Batcher[Ticket] = Batcher(max(options.max_admitted, 1), self._dropped)
 
         def prepare(version: Index) -> Pipeline:
@@ -111,6 +110,7 @@ class Engine:
         if not isinstance(index, Index):
             self.reader = IndexReader(index, prepare, self._retire)
         self._fixed = prepare(index) if isinstance(index, Index) else None
+        self._current = self._newest()
         self._thread = threading.Thread(target=self._feed, name="grace-engine", daemon=True)
         self._thread.start()
 
@@ -171,9 +171,8 @@ class Engine:
         except Full:
             self._counts.note_outcome("overloaded")
             raise self._overloaded() from None
-        if len(self._batcher) >= self.options.max_batch or ticket.deadline < self._wakes_at:
-            with self._turn:
-                self._turn.notify()
+        if len(self._batcher) >= self.options.max_batch:
+            self._batcher.wake()
         return ticket
 
     def drain(self, timeout_s: float = 30.0) -> bool:
@@ -184,13 +183,12 @@ class Engine:
         end = time.monotonic() + timeout_s
         self._draining = True
         self._batcher.close()
-        with self._turn:
-            self._turn.notify()
         self._thread.join(timeout_s)
         self._batcher.close(drain=False)
         with self._lock:
             pipelines, self._pipelines = self._pipelines, []
         ended = [pipeline.close(max(end - time.monotonic(), 0.0)) for pipeline in pipelines]
+        _close_later(pipeline for pipeline, has in zip(pipelines, ended, strict=True) if not has)
         if self._timeline is not None:
             self._timeline.write(self._timeline_path)
         return all(ended) and not self._open
@@ -217,49 +215,48 @@ class Engine:
     # ---- forming batches, on the engine's own thread ------------------------------------------
 
     def _feed(self) -> None:
-        while True:
-            self._await_turn()
-            tickets = self._batcher.take(self.options.max_batch, self.options.max_wait_ms / 1e3)
-            if not tickets:
-                return
+        wait_s = self.options.max_wait_ms / 1e3
+        while tickets := self._batcher.take(self.options.max_batch, wait_s, self._may_form):
             self._start(Job(tickets, time.monotonic()))
-            del tickets  # while nobody asks, nothing holds a version that is gone
+            del tickets  # while nobody asks, nothing here holds a version that is gone
 
     def _start(self, job: Job) -> None:
         """Send a batch on its way through the newest version's pipeline."""
-        with self._turn:
+        with self._lock:
             self._in_flight.add(job)
-            self._searching.add(job)
-        waits_ms = [(job.taken - ticket.submitted) * 1e3 for ticket in job.tickets]
         try:
             with self._choosing:
-                newest = self._newest()
-                self._counts.note_batch(len(waits_ms), newest.version, waits_ms)
-                newest.start(job)
-        except Exception as error:  # such as a damaged log of pauses; nobody may be left waiting
+                self._begin(job, self._newest())
+        except Exception as error:  # such as a damaged log of paused ads
             for ticket in job.tickets:
                 if self.claim(ticket):
                     self.settle(ticket, error)
             self.ended(job, error)
 
+    def _begin(self, job: Job, newest: Pipeline) -> None:
+        with self._lock:
+            if newest is not self._current:
+                # A model is called by one thread at a time, over two versions as well.
+                self._searched.wait_for(lambda: not self._searching)
+                self._current = newest
+            self._searching.add(job)
+        waits_ms = [(job.taken - ticket.submitted) * 1e3 for ticket in job.tickets]
+        self._counts.note_batch(job.size, newest.version, waits_ms)
+        newest.start(job)
+
     def _newest(self) -> Pipeline:
         return self._fixed if self.reader is None else self.reader.prepared
 
-    def _await_turn(self) -> None:
-        """Wait until a batch may be formed."""
-        while True:
-            pause = self._batcher.expire()
-            with self._turn:
-                room = len(self._in_flight) < self.options.contexts
-                if room and (not self._searching or len(self._batcher) >= self.options.max_batch):
-                    return
-                self._wakes_at = float("inf") if pause is None else time.monotonic() + pause
-                self._turn.wait(pause)
-                self._wakes_at = 0.0
+    def _may_form(self) -> bool:
+        """Whether a context is free, and the device idle or a batch full."""
+        room = len(self._in_flight) < self.options.contexts
+        return room and (not self._searching or len(self._batcher) >= self.options.max_batch)
 
     def _retire(self, pipeline: Pipeline) -> None:
         """End a pipeline that the reader keeps no more, after its last batch."""
         with self._choosing, self._lock:
+            if pipeline is self._current:
+                self._current = None
             if pipeline not in self._pipelines:  # `drain` has it
                 return
             self._pipelines.remove(pipeline)
@@ -287,9 +284,10 @@ class Engine:
     def searched(self, job: Job) -> None:
         """See `Owner`."""
         self._failed = None
-        with self._turn:
+        with self._lock:
             self._searching.discard(job)
-            self._turn.notify()
+            self._searched.notify_all()
+        self._batcher.wake()
 
     def ended(self, job: Job, error: Exception | None) -> None:
         """See `Owner`."""
@@ -300,10 +298,11 @@ class Engine:
             if _is_of_device(error):
                 self._failed = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         self._counts.note_ended(job.stages_ms, job.replayed, job.funnels)
-        with self._turn:
+        with self._lock:
             self._searching.discard(job)
             self._in_flight.discard(job)
-            self._turn.notify()
+            self._searched.notify_all()
+        self._batcher.wake()
 
     def _leave(self, ticket: Ticket, outcome: str) -> bool:
         """Note how a request ended; whether it had not ended before."""
@@ -334,6 +333,12 @@ class Engine:
 
 
 _NAMES = {Expired: "expired", Draining: "draining", Overloaded: "overloaded"}
+
+
+def _close_later(pipelines: Iterable[Pipeline]) -> None:
+    """Let each end with its last batch, which nobody here waits for."""
+    for pipeline in pipelines:
+        threading.Thread(target=pipeline.close, name="grace-close", daemon=True).start()
 
 
 def _is_of_device(error: Exception) -> bool:

@@ -18,7 +18,10 @@ ROOMS = {
     "train": 9, "evaluate": 9, "serve": 9, "demo": 10, "cli": 11,
 }  # fmt: skip
 LIGHT = {"torch", "numpy", "safetensors", "pyarrow"}
-HEAVY = {"yaml", "sklearn", "matplotlib", "rich", "typer", "xxhash", "scipy", "pandas", "faiss"}
+HEAVY = {
+    "yaml", "sklearn", "matplotlib", "rich", "typer", "xxhash", "scipy", "pandas", "faiss",
+    "starlette", "uvicorn", "orjson", "pydantic", "prometheus_client", "opentelemetry",
+}  # fmt: skip
 
 
 def imported_rooms(path: Path) -> set[str]:

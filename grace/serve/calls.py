@@ -70,8 +70,6 @@ class Observer:
         self.metrics.count_call(call.protocol, call.name, str(status), seconds)
         if call.reason:
             self.metrics.count_refusal(call.reason)
-        for answer in call.answers:
-            self.metrics.count_answer(answer)
         if failed or self._share >= 1 or random.random() < self._share:
             self._write_line(call, status, seconds, failed)
         if self._tracing is not None:

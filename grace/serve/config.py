@@ -26,6 +26,7 @@ class ModelConfig:
 
     Attributes:
         directory: of a trained model.
+        name: that the Open Inference Protocol knows it by.
         plan: beams entering each step; by default 256 wherever the trie is as wide.
         num_sids: SIDs kept after the last step; by default the plan's last width.
         matching: what keeps beams.
@@ -36,6 +37,7 @@ class ModelConfig:
     """
 
     directory: str
+    name: str = "grace"
     plan: tuple[int, ...] | None = None
     num_sids: int | None = None
     matching: str = "exact"
@@ -105,9 +107,13 @@ class PlaygroundConfig:
 
     Attributes:
         enabled: whether it is served.
+        people: a file of requests to pick from; by default `requests.jsonl` beside the index.
+        catalog: the catalogue, for titles; by default `catalog.jsonl` or `.parquet` beside it.
     """
 
     enabled: bool = True
+    people: str = ""
+    catalog: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,7 +47,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 PATHS = (
     "index.directory", "model.directory", "http.token_file", "http.tls_cert", "http.tls_key",
-    "admin.token_file", "telemetry.timeline",
+    "admin.token_file", "playground.people", "playground.catalog", "telemetry.timeline",
 )  # fmt: skip
 
 

@@ -65,9 +65,11 @@ def _of_routing(error: HTTPException) -> Fault:
     return Fault(error.status_code, "request", str(error.detail), "invalid", headers)
 
 
-def fault_response(fault: Fault, request_id: str) -> Response:
-    """Return `{"error": {"field", "message", "request_id"}}`."""
-    error = {"field": fault.field, "message": fault.message, "request_id": request_id}
+def fault_response(fault: Fault, request_id: str, path: str) -> Response:
+    """Return `{"error": {"field", "message", "request_id"}}`; below `/v2` the error is a text."""
+    error: object = {"field": fault.field, "message": fault.message, "request_id": request_id}
+    if path == "/v2" or path.startswith("/v2/"):
+        error = f"{fault.field}: {fault.message}"
     return json_response({"error": error}, fault.status, fault.headers)
 
 

@@ -15,9 +15,9 @@ from grace.serve.faults import Fault, fault_of, fault_response
 from grace.serve.security import (
     HEADERS,
     HSTS,
-    OPEN_PATHS,
     Tokens,
     client_identity,
+    is_open,
     take_request_id,
 )
 
@@ -63,10 +63,10 @@ class Front:
             await send(message)
 
         try:
-            if client is None and scope["path"] not in OPEN_PATHS:
-                await _unauthorized(call)(scope, receive, reply)
+            if client is None and not is_open(scope["path"]):
+                await _unauthorized(call, scope["path"])(scope, receive, reply)
             elif _length(headers.get("content-length")) > self._max_body_bytes:
-                await _refuse(call, self._too_large())(scope, receive, reply)
+                await _refuse(call, self._too_large(), scope["path"])(scope, receive, reply)
             else:
                 await self._app(scope, self._bounded(receive), reply)
         except ClientDisconnect:
@@ -74,7 +74,7 @@ class Front:
         except Exception as error:
             _log.exception("unexpected fault", extra={"fields": {"request_id": call.request_id}})
             if status == CLIENT_GONE:  # no reply has begun
-                await _refuse(call, fault_of(error))(scope, receive, reply)
+                await _refuse(call, fault_of(error), scope["path"])(scope, receive, reply)
         finally:
             if "route" in scope:
                 call.name = f"{scope['method']} {scope['route'].path}"
@@ -107,7 +107,7 @@ class Front:
 
 async def answer_fault(request: Request, error: Exception) -> Response:
     """Turn an exception that a handler raised on purpose into its reply."""
-    return _refuse(request.state.call, fault_of(error))
+    return _refuse(request.state.call, fault_of(error), request.scope["path"])
 
 
 def _length(text: str | None) -> int:
@@ -115,12 +115,12 @@ def _length(text: str | None) -> int:
     return int(text) if text and text.isdecimal() and len(text) < 20 else 0
 
 
-def _refuse(call: Call, fault: Fault) -> Response:
+def _refuse(call: Call, fault: Fault, path: str) -> Response:
     call.reason = fault.reason
-    return fault_response(fault, call.request_id)
+    return fault_response(fault, call.request_id, path)
 
 
-def _unauthorized(call: Call) -> Response:
+def _unauthorized(call: Call, path: str) -> Response:
     message = "expected a bearer token that this server knows"
     fault = Fault(401, "authorization", message, "unauthorized", {"www-authenticate": "Bearer"})
-    return _refuse(call, fault)
+    return _refuse(call, fault, path)

@@ -10,6 +10,9 @@ def why_not_ready(engine: Engine) -> str | None:
 
     A version of the index that cannot be opened is no reason: the one before answers.
     """
-    if engine.status()["draining"]:
+    status = engine.status()
+    if status["draining"]:
         return "the server is going down"
+    if status["failed"]:
+        return "the device can compute no more"
     return None

@@ -31,14 +31,14 @@ def routes(engine: Engine, config: ServeConfig) -> list[BaseRoute]:
 
     async def retrieve(request: Request) -> Response:
         body = await read_json(request, config.http.max_depth, config.http.body_timeout_s)
-        timeout_ms = _timeout_ms(request, engine)
+        deadline_ms = timeout_ms(request, engine)
         if isinstance(body, dict) and "requests" in body:
             raws = _many(body, config.http.max_requests)
-            outcomes = await _ask(engine, raws, request, timeout_ms)
+            outcomes = await _ask(engine, raws, request, deadline_ms)
             call = request.state.call
             parts = [_part(call, *pair) for pair in zip(raws, outcomes, strict=True)]
             return _json(b'{"responses":[' + b",".join(parts) + b"]}")
-        (outcome,) = await _ask(engine, [_one("request", body)], request, timeout_ms)
+        (outcome,) = await _ask(engine, [_one("request", body)], request, deadline_ms)
         if isinstance(outcome, BaseException):
             raise outcome
         if outcome.error is not None:
@@ -91,7 +91,7 @@ def metadata(engine: Engine, config: ServeConfig) -> dict:
 
 
 async def _ask(
-    engine: Engine, raws: list[dict], request: Request, timeout_ms: float
+    engine: Engine, raws: list[dict], request: Request, deadline_ms: float
 ) -> list[Answer | BaseException]:
     """Admit all requests or none, wait for their answers, and stop as soon as nobody waits.
 
@@ -102,8 +102,8 @@ async def _ask(
     call, tickets = request.state.call, []
     try:
         for raw in raws:
-            tickets.append(engine.submit(raw, call.client, timeout_ms))
-        outcomes = await _outcomes(tickets, request.receive, timeout_ms / 1e3)
+            tickets.append(engine.submit(raw, call.client, deadline_ms))
+        outcomes = await _outcomes(tickets, request.receive, deadline_ms / 1e3)
     finally:
         for ticket in tickets:
             if not ticket.future.done():
@@ -167,7 +167,12 @@ def _part(call: Call, raw: dict, outcome: Answer | BaseException) -> bytes:
     return json.dumps({"id": named if readable else None, "error": error}).encode()
 
 
-def _timeout_ms(request: Request, engine: Engine) -> float:
+def timeout_ms(request: Request, engine: Engine) -> float:
+    """Return the time a call may take, by its header `x-timeout-ms` or the engine's default.
+
+    Raises:
+        RequestError: if the header is no number in its range.
+    """
     text = request.headers.get("x-timeout-ms")
     if text is None:
         return engine.options.timeout_ms

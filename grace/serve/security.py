@@ -15,10 +15,10 @@ from pathlib import Path
 from grace.errors import ConfigError
 
 MIN_TOKEN_CHARS = 16
-# Probes carry no token, and the page that explains the service shows nothing of it.
+# Probes carry no token, nor does a browser that loads a page; what a page asks for needs one.
 OPEN_PATHS = frozenset({
     "/v1/health/live", "/v1/health/ready", "/v2/health/live", "/v2/health/ready",
-    "/docs", "/openapi.json",
+    "/", "/docs", "/openapi.json",
 })  # fmt: skip
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -107,6 +107,12 @@ def client_identity(
         return tokens.name_of(get_header("authorization"))
     named = get_header("x-client-id")
     return named if named and _LABEL.fullmatch(named) else peer
+
+
+def is_open(path: str) -> bool:
+    """Say whether a path needs no token even where tokens are required."""
+    page = path.startswith("/playground/") and not path.startswith("/playground/api/")
+    return page or path in OPEN_PATHS
 
 
 def take_request_id(given: str | None) -> str:

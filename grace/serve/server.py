@@ -84,9 +84,9 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> bool:
             _log.warning("http.host %s can be reached from other machines, and there is no "
                          "http.token_file: anybody may ask", config.http.host)  # fmt: skip
         engine = make_engine(config)
+        app = build_app(engine, config, tracing, tokens)
 
         async def start_http() -> Listener:
-            app = build_app(engine, config, tracing, tokens)
             return await listen("http", app, port, config.http, tls)
 
         async def start_admin() -> Listener:
@@ -136,7 +136,7 @@ def make_engine(config: ServeConfig) -> Engine:
     return Engine(
         config.index.directory, model.directory, plan, config.batching, matching=model.matching,
         device=model.device, top_k=model.top_k, precision=model.precision,
-        table_bytes=model.table_bytes,
+        table_bytes=model.table_bytes, timeline=config.telemetry.timeline or None,
     )  # fmt: skip
 
 

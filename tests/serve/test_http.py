@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 from web_cases import REQUEST, config, served
 
 from grace.serve.app import build_app
+from grace.serve.health import why_not_ready
 from grace.serve.models import (
     ErrorResponse,
     ModelInfo,
@@ -117,6 +118,11 @@ def test_a_wrong_timeout_is_400(client, value):
     check_error(post(client, b'{"id": 1}', **{"x-timeout-ms": value}), 400, "x-timeout-ms")
 
 
+def test_errors_below_v2_are_texts_as_its_protocol_has_them(client):
+    response = client.get("/v2/nothing")
+    assert response.json() == {"error": "path: there is no such page; /docs lists them"}
+
+
 def test_other_paths_and_methods(client):
     check_error(client.get("/nothing"), 404, "path")
     check_error(client.get("/v1/retrieve/"), 404, "path")
@@ -198,6 +204,14 @@ def test_a_draining_engine_is_alive_not_ready_and_503(own):
     check_error(client.post("/v1/retrieve", json=REQUEST), 503, "server")
 
 
+def test_a_device_that_can_compute_no_more_is_not_ready():
+    class Broken:
+        def status(self):
+            return {"draining": False, "failed": "OutOfMemoryError: no memory for /a/b"}
+
+    assert why_not_ready(Broken()) == "the device can compute no more"
+
+
 def test_a_client_that_goes_frees_its_place(own):
     engine, model = own
     app = build_app(engine, config())
@@ -224,4 +238,4 @@ def test_a_client_that_goes_frees_its_place(own):
             assert (response.status, bool(response.read())) == (200, True)
             connection.close()
     assert b'grace_refusals_total{reason="client_gone"} 1.0' in metrics.render()[0]
-    assert b'grace_requests_total{outcome="answered"} 2.0' in metrics.render()[0]
+    assert b'grace_requests_total{outcome="ok"} 3.0' in metrics.render()[0]

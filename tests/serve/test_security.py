@@ -54,8 +54,11 @@ def test_without_a_known_token_there_is_no_answer(guarded, header):
 def test_with_a_token_there_is_and_probes_need_none(guarded):
     headers = {"authorization": f"bearer {TOKEN}"}
     assert guarded.post("/v1/retrieve", json=REQUEST, headers=headers).status_code == 200
-    for path in OPEN_PATHS - {"/v2/health/live", "/v2/health/ready"}:
-        assert guarded.get(path).status_code == 200
+    for path in OPEN_PATHS:
+        assert guarded.get(path).status_code != 401
+    assert guarded.get("/v1/health/ready").status_code == 200
+    assert guarded.get("/playground/main.js").status_code != 401
+    assert guarded.get("/playground/api/people").status_code == 401
 
 
 def test_a_client_is_its_token_then_its_word_then_its_address(token_file):

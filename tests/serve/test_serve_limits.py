@@ -18,6 +18,14 @@ values = st.recursive(
 )  # fmt: skip
 
 
+def encodable(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def depth_of(value) -> int:
     inner = value.values() if isinstance(value, dict) else value
     return 1 + max(map(depth_of, inner), default=0) if isinstance(value, dict | list) else 0
@@ -29,11 +37,11 @@ def test_what_is_json_is_read_as_python_reads_it(value, ascii_only):
     assert shallow(text, depth_of(value))
     if depth_of(value):
         assert not shallow(text, depth_of(value) - 1)
-    try:
+    if not ascii_only and not encodable(text):
+        with pytest.raises(Fault, match="UTF-8"):  # a lone surrogate, not escaped
+            parse_json(text, 100)
+    else:
         assert parse_json(text, 100) == value
-    except Fault as fault:
-        assert "UTF-8" in fault.message  # a lone surrogate, not escaped
-        assert not ascii_only
 
 
 @given(st.binary(max_size=60) | st.text('[]{}":,\\ntrue019.eE- ', max_size=60).map(str.encode))
@@ -48,11 +56,13 @@ def test_what_is_json_is_read_as_python_reads_it(value, ascii_only):
 @example(b"\xef\xbb\xbf{}")
 @example('{"a": 1}'.encode("utf-16"))
 def test_any_bytes_are_read_or_refused(body):
+    fault = None
     try:
         parse_json(body, DEPTH)
-    except Fault as fault:
-        assert (fault.status, fault.field) == (400, "body")
-        assert len(fault.message) < 200
+    except Fault as error:
+        fault = error
+    assert fault is None or (fault.status, fault.field) == (400, "body")
+    assert fault is None or len(fault.message) < 200
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,11 @@ def test_what_is_not_there_is_named_by_its_key(tmp_path):
     cli("serve").check_refused("index.directory: missing")
 
 
+def test_without_the_extra_it_says_what_to_install(artefacts):
+    with patch("importlib.util.find_spec", lambda name: None if name == "uvloop" else name):
+        cli(*artefacts).check_refused("serving needs uvloop: pip install 'grace[serve]'")
+
+
 def test_an_ipv6_host_and_a_port_beyond_it():
     with bind("http", "::1", 0) as port:
         assert port.family == socket.AF_INET6

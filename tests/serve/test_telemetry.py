@@ -42,14 +42,18 @@ def test_metrics_count_calls_answers_and_refusals(own):
     assert found["grace_calls_total", "415", "POST /v1/retrieve", "http"] == 1
     assert found["grace_calls_total", "404", "http", "other"] == 1
     assert found["grace_call_seconds_count", "POST /v1/retrieve", "http"] == 3
-    assert found["grace_requests_total", "answered"] == 2
+    assert found["grace_requests_total", "ok"] == 2
     assert found["grace_requests_total", "invalid"] == 1
     assert found["grace_refusals_total", "content_type"] == 1
     assert found["grace_refusals_total", "path"] == 1
     assert found["grace_funnel_total", "returned_ads"] == 2 * len(answer["ads"])
-    assert found["grace_eligible_sid_rate_count",] == 2
-    assert found["grace_batch_size_count",] == 2
-    assert found["grace_stage_seconds_count", "queue"] == 2
+    assert 0 < found["grace_eligibility_rate",] <= 1
+    assert found["grace_batch_size_sum",] == 3
+    assert found["grace_batch_size_bucket", "1"] <= found["grace_batch_size_bucket", "+Inf"] <= 3
+    assert found["grace_stage_seconds_count", "queue"] == 3
+    assert found["grace_stage_seconds_count", "compute"] == found["grace_batch_size_count",]
+    assert found["grace_stage_seconds_bucket", "+Inf", "queue"] == 3
+    assert found["grace_graph_replays_total",] == found["grace_index_swaps_total",] == 0
     assert found["grace_index_info", str(engine.index.version)] == 1
     assert found["grace_index_ads",] == 125
     assert found["grace_ready",] == 1

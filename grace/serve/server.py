@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 import uvicorn
 import uvloop
 from starlette.types import ASGIApp
@@ -133,11 +134,15 @@ def make_engine(config: ServeConfig) -> Engine:
     plan = None
     if model.plan is not None:
         plan = BeamPlan(model.plan, model.num_sids or model.plan[-1])
-    return Engine(
-        config.index.directory, model.directory, plan, config.batching, matching=model.matching,
-        device=model.device, top_k=model.top_k, precision=model.precision,
-        table_bytes=model.table_bytes, timeline=config.telemetry.timeline or None,
-    )  # fmt: skip
+    try:
+        return Engine(
+            config.index.directory, model.directory, plan, config.batching, matching=model.matching,
+            device=model.device, top_k=model.top_k, precision=model.precision,
+            table_bytes=model.table_bytes, timeline=config.telemetry.timeline or None,
+        )  # fmt: skip
+    except torch.OutOfMemoryError as error:
+        why = f"{model.device} has too little memory: {str(error).splitlines()[0]}"
+        raise ConfigError(f"model.device: {why}") from None
 
 
 def bind(section: str, host: str, port: int) -> socket.socket:

@@ -160,8 +160,8 @@ def test_versions_and_rollback(served: Served):
     assert served.post("rollback", {"to": now["version"]}).json()["version"] == now["version"]
     assert served.shown() == set(range(8))
     assert served.client.get("/admin/status").json() == {
-        "version": now["version"], "admitted": 0, "draining": False, "failure": None, "failed": None,
-        "ads": 8, "sids": 8, "paused_ads": 0, "bid_off_ads": 0,
+        "version": now["version"], "admitted": 0, "draining": False, "failure": None,
+        "failed": None, "ads": 8, "sids": 8, "paused_ads": 0, "bid_off_ads": 0,
     }  # fmt: skip
 
 

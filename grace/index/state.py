@@ -42,12 +42,13 @@ class AdStates:
 
     def change(self, flag: str, on: bool, ad_ids: Sequence[str | int]) -> None:
         """Switch one flag of ads that the index has; on return the next batch sees it."""
-        with self._changing:
-            if self._directory is None:
+        if self._directory is None:
+            with self._changing:
                 self._apply({flag: dict.fromkeys(ad_ids, on)})
-            else:
-                state_log.append(self._directory, flag, on, ad_ids)
-                self.catch_up()  # other processes' lines too, in the log's order
+        else:
+            # Unlocked: a batch that catches up meanwhile does not wait for the disk.
+            state_log.append(self._directory, flag, on, ad_ids)
+            self.catch_up()  # other processes' lines too, in the log's order
 
     def catch_up(self) -> None:
         """Apply what the log says since the last time, whoever wrote it; costs a `stat` if nothing.

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from grace.errors import IndexFormatError
-from grace.files import atomic_write
+from grace.files import atomic_write, sync_directory
 
 LOG = "pauses.log"
 # What a line may switch, and the bit of an ad's state that it is. An ad is live where all are 0.
@@ -37,6 +37,8 @@ def append(directory: Path, flag: str, on: bool, ad_ids: Sequence[str | int]) ->
             os.ftruncate(descriptor, end)
         _write(descriptor, _line(flag, on, ad_ids))
         os.fsync(descriptor)
+        if end == 0:
+            sync_directory(directory)  # the file may be new, and its name not on disk yet
 
 
 def compact(directory: Path) -> None:

@@ -78,9 +78,7 @@ class FeatureTable:
         return cls.of_parsed(spec, [spec.parse(row) for row in rows], index)
 
     @classmethod
-    def of_parsed(
-        cls, spec: FeatureSpec, parsed: Sequence[tuple], index: Index
-    ) -> FeatureTable:
+    def of_parsed(cls, spec: FeatureSpec, parsed: Sequence[tuple], index: Index) -> FeatureTable:
         """Resolve the events of rows that `FeatureSpec.parse` has read."""
         columns: dict[str, np.ndarray] = {}
         events: dict[str, EventColumn] = {}

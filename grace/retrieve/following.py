@@ -34,7 +34,9 @@ class FollowingRetriever:
             model = load_model(model)
 
         def prepare(index: Index) -> Retriever:
-            return Retriever(index, model, **options)
+            retriever = Retriever(index, model, **options)
+            retriever.warm()
+            return retriever
 
         self.reader = IndexReader(directory, prepare)
 

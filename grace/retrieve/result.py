@@ -70,9 +70,7 @@ class Result:
         return Result(request_id, error={"field": error.field, "message": error.message})
 
     @staticmethod
-    def of(
-        request_id: str | int, found: Found, index: Index, trace: Trace | None = None
-    ) -> Result:
+    def of(request_id: str | int, found: Found, index: Index, trace: Trace | None = None) -> Result:
         """Make objects of what was found for a request in an index."""
         if found.error is not None:
             return replace(Result.failed(request_id, found.error), trace=trace)

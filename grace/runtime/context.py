@@ -38,10 +38,9 @@ class Context:
                 crosses = len(places) > 1  # only page-locked memory is copied beside other work
                 self._host[name] = torch.empty(elements, dtype=spec.dtype, pin_memory=crosses)
             if places != {"cpu"}:
-                self._gpu[name] = torch.empty(elements, dtype=spec.dtype, device=gpu)
-        if gpu is not None:
-            # The memory may have been another's, whose work on it is still queued.
-            torch.cuda.synchronize(gpu)
+                # The stream's own memory: on another's, earlier work could still be queued.
+                with torch.cuda.stream(self.stream):
+                    self._gpu[name] = torch.empty(elements, dtype=spec.dtype, device=gpu)
 
     def begin(self) -> None:
         """Forget the last batch."""

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from grace.errors import RequestError
-from grace.serve import http, openapi
+from grace.serve import http, openapi, playground
 from grace.serve.calls import Observer
 from grace.serve.config import ServeConfig
 from grace.serve.engine import Draining, Engine, Expired, Overloaded
@@ -27,6 +27,7 @@ ROUTES: list[Callable[[Engine, ServeConfig], list[BaseRoute]]] = [
     http.routes,
     openapi.routes,
     kserve.routes,
+    playground.routes,
 ]
 """Each room's routes. A handler finds its `Call` in `request.state.call`: it takes the client's
 name from it and adds answers to it, so that they are counted, logged and traced like any other."""

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,7 @@ class Engine:
 
     A batch is formed when the device has nothing to do, or when a full one waits and a context is
     free: at saturation batches follow each other without a gap, below it nobody waits for company.
+    A model in Python is called by one thread at a time.
 
     Args:
         index: a directory, which is followed, or an opened `Index`.
@@ -92,11 +94,13 @@ class Engine:
         self._open: set[Ticket] = set()
         self._in_flight: set[Job] = set()
         self._searching: set[Job] = set()
-        self._pipelines: list[Pipeline] = []  # in the order in which they were prepared
+        self._searched = threading.Condition(self._lock)
+        self._pipelines: list[Pipeline] = []
         self._failed: str | None = None
         self._batch_s = 0.0  # how long a batch took lately
         self._counts = Counts()
         self._draining = False
+        self._choosing = threading.RLock()  # held from a pipeline's choice to its batch's start
         self._batcher: Batcher[Ticket] = Batcher(max(options.max_admitted, 1), self._dropped)
 
         def prepare(version: Index) -> Pipeline:
@@ -106,8 +110,11 @@ class Engine:
                 self._pipelines.append(pipeline)
             return pipeline
 
-        self.reader = None if isinstance(index, Index) else IndexReader(index, prepare)
+        self.reader = None
+        if not isinstance(index, Index):
+            self.reader = IndexReader(index, prepare, self._retire)
         self._fixed = prepare(index) if isinstance(index, Index) else None
+        self._current = self._newest()
         self._thread = threading.Thread(target=self._feed, name="grace-engine", daemon=True)
         self._thread.start()
 
@@ -185,19 +192,24 @@ class Engine:
         with self._lock:
             pipelines, self._pipelines = self._pipelines, []
         ended = [pipeline.close(max(end - time.monotonic(), 0.0)) for pipeline in pipelines]
+        _close_later(pipeline for pipeline, has in zip(pipelines, ended, strict=True) if not has)
         if self._timeline is not None:
             self._timeline.write(self._timeline_path)
         return all(ended) and not self._open
 
     def status(self) -> dict:
-        """Return `{"version", "admitted", "draining", "failure", "failed"}`.
+        """Return `{"version", "admitted", "draining", "failure", "failed"}`; never fails.
 
         `failure` says why the version that the directory names is not the one held; `failed` why
         the device can compute no more, as far as is known: the engine is not ready then.
         """
+        try:
+            version = self.index.version
+        except (GraceError, OSError):  # the reader has noted why
+            version = self.reader.held.version
         failure = None if self.reader is None else self.reader.failure
         return {
-            "version": self.index.version,
+            "version": version,
             "admitted": len(self._open),
             "draining": self._draining,
             "failure": None if failure is None else str(failure),
@@ -207,28 +219,34 @@ class Engine:
     # ---- forming batches, on the engine's own thread ------------------------------------------
 
     def _feed(self) -> None:
-        current = self._newest()
-        while True:
-            tickets = self._batcher.take(
-                self.options.max_batch, self.options.max_wait_ms / 1e3, self._may_form
-            )
-            if not tickets:
-                return
-            taken = time.monotonic()
-            newest = self._newest()
-            if newest is not current:
-                self._retire_before(newest)
-                current = newest
-            waits_ms = [(taken - ticket.submitted) * 1e3 for ticket in tickets]
-            self._counts.note_batch(len(tickets), current.version, waits_ms)
-            job = Job(tickets, taken)
-            with self._lock:
-                self._in_flight.add(job)
-                self._searching.add(job)
-            try:
-                current.start(job)
-            except Exception as error:  # nothing that should happen; nobody may be left waiting
-                current.end(job, error)
+        wait_s = self.options.max_wait_ms / 1e3
+        while tickets := self._batcher.take(self.options.max_batch, wait_s, self._may_form):
+            self._start(Job(tickets, time.monotonic()))
+            del tickets  # while nobody asks, nothing here holds a version that is gone
+
+    def _start(self, job: Job) -> None:
+        """Send a batch on its way through the newest version's pipeline."""
+        with self._lock:
+            self._in_flight.add(job)
+        try:
+            with self._choosing:
+                self._begin(job, self._newest())
+        except Exception as error:  # such as a damaged log of paused ads
+            for ticket in job.tickets:
+                if self.claim(ticket):
+                    self.settle(ticket, error)
+            self.ended(job, error)
+
+    def _begin(self, job: Job, newest: Pipeline) -> None:
+        with self._lock:
+            if newest is not self._current:
+                # A model is called by one thread at a time, over two versions as well.
+                self._searched.wait_for(lambda: not self._searching)
+                self._current = newest
+            self._searching.add(job)
+        waits_ms = [(job.taken - ticket.submitted) * 1e3 for ticket in job.tickets]
+        self._counts.note_batch(job.size, newest.version, waits_ms)
+        newest.start(job)
 
     def _newest(self) -> Pipeline:
         return self._fixed if self.reader is None else self.reader.prepared
@@ -238,12 +256,15 @@ class Engine:
         room = len(self._in_flight) < self.options.contexts
         return room and (not self._searching or len(self._batcher) >= self.options.max_batch)
 
-    def _retire_before(self, newest: Pipeline) -> None:
-        with self._lock:
-            first = self._pipelines.index(newest)
-            old, self._pipelines = self._pipelines[:first], self._pipelines[first:]
-        for pipeline in old:  # ends with its last batch, which nobody here waits for
-            threading.Thread(target=pipeline.close, name="grace-retire", daemon=True).start()
+    def _retire(self, pipeline: Pipeline) -> None:
+        """End a pipeline that the reader keeps no more, after its last batch."""
+        with self._choosing, self._lock:
+            if pipeline is self._current:
+                self._current = None
+            if pipeline not in self._pipelines:  # `drain` has it
+                return
+            self._pipelines.remove(pipeline)
+        pipeline.close()
 
     # ---- what pipelines and the batcher tell ---------------------------------------------------
 
@@ -269,6 +290,7 @@ class Engine:
         self._failed = None
         with self._lock:
             self._searching.discard(job)
+            self._searched.notify_all()
         self._batcher.wake()
 
     def ended(self, job: Job, error: Exception | None) -> None:
@@ -283,6 +305,7 @@ class Engine:
         with self._lock:
             self._searching.discard(job)
             self._in_flight.discard(job)
+            self._searched.notify_all()
         self._batcher.wake()
 
     def _leave(self, ticket: Ticket, outcome: str) -> bool:
@@ -314,6 +337,12 @@ class Engine:
 
 
 _NAMES = {Expired: "expired", Draining: "draining", Overloaded: "overloaded"}
+
+
+def _close_later(pipelines: Iterable[Pipeline]) -> None:
+    """Let each end with its last batch, which nobody here waits for."""
+    for pipeline in pipelines:
+        threading.Thread(target=pipeline.close, name="grace-close", daemon=True).start()
 
 
 def _is_of_device(error: Exception) -> bool:

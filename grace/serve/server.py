@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 import uvicorn
 import uvloop
 from starlette.types import ASGIApp
@@ -20,6 +21,7 @@ from starlette.types import ASGIApp
 from grace.decode import BeamPlan, check_device
 from grace.errors import ConfigError
 from grace.index.history import CURRENT
+from grace.serve.admin import build_admin_app
 from grace.serve.app import build_app
 from grace.serve.config import HttpConfig, ServeConfig
 from grace.serve.connection import bounded_protocol
@@ -68,11 +70,17 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> bool:
     tokens = None
     if config.http.token_file:
         tokens = Tokens.load(config.http.token_file, "http.token_file")
+    admin = config.admin
+    admin_tokens = None
+    if admin.token_file:
+        admin_tokens = Tokens.load(admin.token_file, "admin.token_file")
     tracing = start_tracing(config.telemetry.otlp_endpoint, config.telemetry.trace_share)
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(bind("http", config.http.host, config.http.port))
         if config.grpc.port:  # gRPC binds by itself, and only once the engine is there
             bind("grpc", config.http.host, config.grpc.port).close()
+        if admin.port:
+            admin_port = stack.enter_context(bind("admin", admin.host, admin.port))
         stack.enter_context(json_logs(config.telemetry.log_level))
         if tracing is not None:
             stack.callback(tracing.close)
@@ -90,9 +98,17 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> bool:
             address = f"{config.http.host}:{config.grpc.port}"
             return Listener("grpc", address, lambda: server.stop(config.http.drain_timeout_s))
 
+        async def start_admin() -> Listener:
+            admin_app = build_admin_app(engine, config, admin_tokens)
+            # On loopback nobody listens in, and a certificate names the public host.
+            secured = None if is_loopback(admin.host) else tls
+            return await listen("admin", admin_app, admin_port, config.http, secured)
+
         starts: list[Callable[[], Awaitable[Listener]]] = [start_http]
         if config.grpc.port:
             starts.append(start_grpc)
+        if admin.port:
+            starts.append(start_admin)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(engine, config, starts, announce))
 
@@ -128,11 +144,15 @@ def make_engine(config: ServeConfig) -> Engine:
     plan = None
     if model.plan is not None:
         plan = BeamPlan(model.plan, model.num_sids or model.plan[-1])
-    return Engine(
-        config.index.directory, model.directory, plan, config.batching, matching=model.matching,
-        device=model.device, top_k=model.top_k, precision=model.precision,
-        table_bytes=model.table_bytes, timeline=config.telemetry.timeline or None,
-    )  # fmt: skip
+    try:
+        return Engine(
+            config.index.directory, model.directory, plan, config.batching, matching=model.matching,
+            device=model.device, top_k=model.top_k, precision=model.precision,
+            table_bytes=model.table_bytes, timeline=config.telemetry.timeline or None,
+        )  # fmt: skip
+    except torch.OutOfMemoryError as error:
+        why = f"{model.device} has too little memory: {str(error).splitlines()[0]}"
+        raise ConfigError(f"model.device: {why}") from None
 
 
 def bind(section: str, host: str, port: int) -> socket.socket:

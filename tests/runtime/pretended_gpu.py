@@ -97,7 +97,6 @@ def pretend_gpu(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(Context, "copy_over", _copy_over)
     for name in ("empty", "zeros"):
         real = getattr(torch, name)

@@ -64,5 +64,5 @@ def meet(parties: int) -> Callable[[Frame], None]:
 
 def run_all(executor: Executor, payloads: list, ends: Ends) -> None:
     for payload in payloads:
-        assert executor.submit(payload, 1, None, ends)
+        assert executor.submit(payload, 1, None, ends, WAIT_S)
     assert executor.close(timeout=WAIT_S)

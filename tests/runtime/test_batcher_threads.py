@@ -139,9 +139,11 @@ def test_what_expires_while_no_batch_can_run_is_dropped_then():
 def test_cancelling_the_last_item_ends_a_closed_batcher():
     batcher = Batcher(4, quiet)
     batcher.admit(item := object())
-    taker = Taker(batcher, 4, 0.0, lambda: False)
-    asleep(batcher)
+    asked = threading.Semaphore(0)
+    taker = Taker(batcher, 4, 0.0, lambda: asked.release())  # which is no yes
+    assert asked.acquire(timeout=WAIT_S)
     batcher.close()
+    assert asked.acquire(timeout=WAIT_S)  # it was woken, and sleeps before the lock is free again
     assert batcher.cancel(item)
     assert taker.result() == []
 

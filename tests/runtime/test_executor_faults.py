@@ -65,6 +65,22 @@ def test_a_failed_batch_ends_once_its_running_nodes_have():
     executor.close()
 
 
+def test_a_failed_batch_does_not_queue_behind_others():
+    """Batch 0 holds the second node; batch 1 fails in the first, and is over then."""
+    go = threading.Event()
+
+    def second(frame):
+        assert go.wait(WAIT_S)
+
+    executor, ends = Executor(chain(fails_on(1), second), contexts=2), Ends()
+    executor.submit(0, 1, None, ends)
+    executor.submit(1, 1, None, ends)
+    assert [payload for payload, _ in ends.wait(1)] == [1]
+    go.set()
+    assert executor.close(timeout=WAIT_S)
+    assert ends.payloads == [1, 0]
+
+
 def test_two_errors_in_a_batch_are_one_end():
     both = threading.Barrier(2)
 

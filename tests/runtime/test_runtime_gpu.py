@@ -1,5 +1,6 @@
 """The runtime on a CUDA device: copies, stream order, whose memory is whose, times."""
 
+import itertools
 import threading
 
 import pytest
@@ -84,18 +85,22 @@ def test_every_dtype_crosses(dtype):
 
 
 def test_gpu_nodes_launch_while_the_gpu_is_busy():
-    """The stream is busy when the second node launches and when the first of the next batch does."""
+    """The batch's stream is still busy with the first node when the second one launches."""
     busy = []
 
     def second(frame):
         busy.append(not frame.stream.query())
         add_one("y", "z")(frame)
 
-    first = add_one("x", "y", cycles=20 * A_WHILE)
-    graph = Graph([], [
-        source(), gpu_node("a", first, "x", "y"), gpu_node("b", second, "y", "z"), check("z"),
-    ])  # fmt: skip
-    submit_all(Executor(graph, contexts=3), 3)
+    def graph(cycles):
+        first = gpu_node("a", add_one("x", "y", cycles), "x", "y")
+        return Graph([], [source(), first, gpu_node("b", second, "y", "z"), check("z")])
+
+    submit_all(
+        Executor(graph(1), contexts=1), 1
+    )  # a kernel's first launch waits until it is loaded
+    busy.clear()
+    submit_all(Executor(graph(20 * A_WHILE), contexts=3), 3)
     assert busy == [True] * 3
 
 
@@ -194,6 +199,7 @@ def test_a_graph_may_be_captured_beside_batches():
     thread.start()
     stream = own_stream(holder, torch.device("cuda"))
     x = torch.zeros(1000, device="cuda")
+    stream.wait_stream(torch.cuda.current_stream())
     for i in range(20):
         captured = torch.cuda.CUDAGraph()
         with capturing(captured, stream):
@@ -220,7 +226,7 @@ def test_spans_and_shares_of_the_gpu():
     found = [e for e in spans(timeline) if e["pid"] == 2]
     assert [e["args"]["batch"] for e in found] == list(range(10))
     assert all(e["dur"] > 100 for e in found)  # microseconds, of some 10,000 that the node sleeps
-    for before, after in zip(found, found[1:], strict=False):
+    for before, after in itertools.pairwise(found):
         assert after["ts"] >= before["ts"] + before["dur"] - 50  # one instance, one at a time
     launches = {e["args"]["batch"]: e["ts"] for e in spans(timeline) if e["name"] == "check"}
     assert all(e["ts"] < launches[e["args"]["batch"]] for e in found)  # the clocks agree

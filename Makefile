@@ -1,6 +1,6 @@
 # Grace. `make` lists what there is; every target sets up .venv by itself.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu lint fmt bench bench-gpu report clean
+.PHONY: help setup demo test test-gpu soak lint fmt bench bench-gpu report clean
 PYTHON ?= python3
 export PYTHON
 RUN := .venv/bin/python
@@ -19,6 +19,9 @@ test: setup ## all tests that run on a CPU
 
 test-gpu: ## tests that need a CUDA device, in the environment at hand
 	python3 -m pytest -m gpu
+
+soak: setup ## 100,000 requests at a server that changes, each answer compared with brute force
+	$(RUN) -m tests.serve.soak --requests 100000
 
 lint: setup ## ruff, format included
 	.venv/bin/ruff check .

@@ -42,8 +42,8 @@ _log = logging.getLogger(__name__)
 def build_admin_app(engine: Engine, config: ServeConfig, tokens: Tokens | None = None) -> Starlette:
     """Return the application for `config.admin`, a port of its own.
 
-    A change of ads is on disk, and seen by the next batch, before it is acknowledged; see
-    docs/serving.md for the calls. `ServeConfig` sees to it that beyond loopback there are tokens.
+    A change of ads is on disk, and seen by the next batch, before it is acknowledged; the calls are
+    in docs/live-change.md. `ServeConfig` sees to it that beyond loopback there are tokens.
 
     Args:
         engine: whose index changes.

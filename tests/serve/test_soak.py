@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 def test_soak():
     done = subprocess.run(
-        [sys.executable, "-m", "tests.serve.soak", "--requests", "2500"],
+        [sys.executable, "-m", "tests.serve.soak", "--requests", "1500"],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

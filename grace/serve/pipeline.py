@@ -34,7 +34,7 @@ class Owner(Protocol):
         """Give a claimed ticket its answer, or what ended it, unless it has one."""
 
     def searched(self, job: Job) -> None:
-        """The device has done all it does for a batch."""
+        """A batch is answered: the next one may be formed, full or not."""
 
     def ended(self, job: Job, error: Exception | None) -> None:
         """A batch has left the pipeline, all its tickets settled."""
@@ -182,7 +182,6 @@ class Pipeline:
             return
         with job.stages_ms.stage("compute"):
             beams = job.searching.wait()
-        self._owner.searched(job)
         with job.stages_ms.stage("post"):
             found, traces = self.retriever.find(job.requests, job.searching, beams, job.traced)
         job.funnels = [one.funnel for one in found]
@@ -191,6 +190,8 @@ class Pipeline:
         ):
             trace = trace if ticket.trace else None
             self._owner.settle(ticket, self._answer(job, ticket, request.id, one, trace))
+        # Only now: where no full batch waits, the next one would only compete for the interpreter.
+        self._owner.searched(job)
 
     def _answer(
         self,

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pytest
 import torch
 import xxhash
 from hypothesis import given
@@ -66,7 +65,18 @@ def test_what_is_of_another_type_is_not_found():
         [1, None, True, b"1", "1"]
     ).tolist() == [-1] * 4 + [0]
     integers = IntegerTable.build(np.array([1, 0]))
-    wrong = ["1", True, np.True_, 1.0, np.float64(1), 2**63, -(2**63) - 1, 10**400, None, torch.ones]
+    wrong = [
+        "1",
+        True,
+        np.True_,
+        1.0,
+        np.float64(1),
+        2**63,
+        -(2**63) - 1,
+        10**400,
+        None,
+        torch.ones,
+    ]
     assert integers.find([*wrong, 1, np.int32(0)]).tolist() == [-1] * len(wrong) + [0, 1]
     lone = TextTable.build(pa.array(["?"], pa.large_string()))
     assert lone.find(["\ud800", "?", np.str_("?")]).tolist() == [-1, 0, 0]

@@ -144,6 +144,7 @@ class Engine:
         Raises:
             Overloaded: if the engine holds as many requests as it may.
             Draining: if it is going down.
+            ValueError: if the timeout is not a number.
         """
         now = time.monotonic()
         timeout = self.options.timeout_ms if timeout_ms is None else timeout_ms
@@ -156,12 +157,7 @@ class Engine:
 
         ticket.future.add_done_callback(gone)
         try:
-            with self._lock:
-                # Places that batches hold are not the batcher's to give.
-                elsewhere = len(self._open) - len(self._batcher)
-                self._batcher.capacity = self.options.max_admitted - elsewhere
-                self._batcher.admit(ticket, client, ticket.deadline)
-                self._open.add(ticket)
+            self._admit(ticket)
         except Closed:
             self._counts.note_outcome("draining")
             raise Draining("the server is going down") from None
@@ -196,14 +192,29 @@ class Engine:
         `failure` says why the version that the directory names is not the one held; `failed` why
         the device can compute no more, as far as is known: the engine is not ready then.
         """
-        failure = None if self.reader is None else self.reader.failure
+        try:
+            version, failure = self.index.version, self.reader and self.reader.failure
+        except GraceError as error:  # its log of paused ads is damaged
+            version, failure = self._current.retriever.index.version, error
         return {
-            "version": self.index.version,
+            "version": version,
             "admitted": len(self._open),
             "draining": self._draining,
             "failure": None if failure is None else str(failure),
             "failed": self._failed,
         }
+
+    def _admit(self, ticket: Ticket) -> None:
+        with self._lock:
+            # Places that batches hold are not the batcher's to give.
+            elsewhere = len(self._open) - len(self._batcher)
+            self._batcher.capacity = self.options.max_admitted - elsewhere
+            self._open.add(ticket)  # first: it may be dropped as soon as it waits
+            try:
+                self._batcher.admit(ticket, ticket.client, ticket.deadline)
+            except BaseException:
+                self._open.discard(ticket)
+                raise
 
     # ---- forming batches, on the engine's own thread ------------------------------------------
 
@@ -215,6 +226,8 @@ class Engine:
                 self._in_flight.add(job)
             try:
                 self._begin(job)
+            except Closed:
+                self._current.end(job, Draining("the server went down before the batch began"))
             except Exception as error:  # such as a damaged log of paused ads
                 self._current.end(job, error)
 
@@ -303,7 +316,7 @@ class Engine:
                 self.settle(ticket, Expired("the deadline passed in the queue"))
             elif isinstance(reason, Closed):
                 self.settle(ticket, Draining("the server went down before the request's turn"))
-            else:
+            else:  # put out by a client that has fewer waiting
                 self.settle(ticket, self._overloaded())
 
     def _overloaded(self) -> Overloaded:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from grace.errors import RequestError
+from grace.errors import ConfigError, RequestError
 from grace.retrieve import Retriever
 from grace.retrieve.found import Found
 from grace.retrieve.request import Request, readable_id
@@ -213,3 +213,10 @@ class Pipeline:
     def _settle(self, ticket: Ticket, outcome: Answer | Exception) -> None:
         if self._owner.claim(ticket):
             self._owner.settle(ticket, outcome)
+
+
+def is_of_device(error: Exception) -> bool:
+    """Whether an error says that the device may compute no more: no memory, or a lost context."""
+    if isinstance(error, (torch.OutOfMemoryError, ConfigError)):
+        return True  # a ConfigError of a batch: graphs had to be captured anew, without memory
+    return isinstance(error, RuntimeError) and "CUDA" in str(error)

@@ -351,11 +351,17 @@ def test_a_damaged_log_of_pauses_ends_no_engine(tmp_path):
     assert engine.drain()
 
 
-def test_a_wrong_option_is_refused_at_once(index):
-    with pytest.raises(grace.errors.ConfigError, match="batch_size must be"):
-        engine_of(index, max_batch=33)
-    with pytest.raises(grace.errors.ConfigError, match="contexts must be at least 1"):
-        engine_of(index, contexts=0)
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("max_batch", 33), ("max_batch", 0), ("contexts", 0), ("contexts", 1.5),
+        ("max_admitted", 0), ("max_admitted", True), ("max_wait_ms", -1),
+        ("max_wait_ms", float("nan")), ("timeout_ms", float("inf")), ("timeout_ms", "1"),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_is_refused_by_name(option, value):
+    with pytest.raises(grace.errors.ConfigError, match=f"{option} must be"):
+        EngineOptions(**{option: value})
 
 
 # ---- versions ---------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ bench: setup ## every CPU benchmark, results in benchmarks/results/cpu
 	$(RUN) -m benchmarks.retrieve_cpu
 	$(RUN) -m benchmarks.sid_fit
 	$(RUN) -m benchmarks.demo
+	$(RUN) -m benchmarks.serve_overhead
 	$(RUN) -m benchmarks.catalog_facts
 	$(RUN) -m benchmarks.build
 	$(RUN) -m benchmarks.exact

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -99,32 +100,73 @@ public:
     nb::tuple expand(In1<int64_t> sids, In1<uint8_t> state, int64_t at, In1<uint8_t> known,
                      In1<double> numbers, nb::list value_ids) const {
         Request request = prepare(at, known, numbers, value_ids);
-        const int64_t num_sids = static_cast<int64_t>(sid_ad_offsets_.num_segments());
-        std::vector<int64_t> kept, rows;
-        std::vector<int64_t> dropped(kFirstAttribute + slot_.size());
-        int64_t expanded = 0;
+        Kept kept(kFirstAttribute + slot_.size());
         {
             nb::gil_scoped_release release;
-            for (size_t row = 0; row < sids.shape(0); ++row) {
-                const int64_t sid = sids.data()[row];
-                if (sid < 0 || sid >= num_sids)
-                    throw std::out_of_range("no SID with index " + std::to_string(sid));
-                const int64_t first = sid_ad_offsets_[sid];
-                const int64_t last = sid_ad_offsets_[sid + 1];
-                expanded += last - first;
-                for (int64_t ad = first; ad < last; ++ad) {
-                    const uint64_t refusal = refusals<true>(ad, state.data(), request);
-                    if (refusal != 0) {
-                        ++dropped[std::countr_zero(refusal)];
-                    } else {
-                        kept.push_back(ad);
-                        rows.push_back(static_cast<int64_t>(row));
-                    }
+            for (size_t row = 0; row < sids.shape(0); ++row)
+                collect(sids.data()[row], static_cast<int64_t>(row), state.data(), request, kept);
+        }
+        return nb::make_tuple(to_numpy(std::move(kept.ads)), to_numpy(std::move(kept.rows)),
+                              kept.expanded, to_numpy(std::move(kept.dropped)));
+    }
+
+    // The ads of a whole batch's beams: per request (positions, SIDs, scores, [generated SIDs, those in
+    // the catalogue, those with an eligible ad, ads expanded, ads eligible], ads dropped by each
+    // reason). A beam is dead where its score is -inf, and outside the catalogue where its node is -1.
+    nb::list find(In3<int64_t> tokens, In2<int64_t> nodes, In2<float> scores, int64_t first_leaf,
+                  In1<uint8_t> state, nb::list requests, In1<int64_t> top_k) const {
+        const size_t batch = nodes.shape(0), beams = nodes.shape(1), length = tokens.shape(2);
+        if (tokens.shape(0) != batch || tokens.shape(1) != beams || scores.shape(0) != batch ||
+            scores.shape(1) != beams || requests.size() != batch || top_k.shape(0) != batch)
+            throw std::invalid_argument("every request needs beams, and every beam a SID and a score");
+        std::vector<Request> prepared;
+        for (nb::handle request : requests) {
+            auto parts = nb::cast<nb::tuple>(request);
+            prepared.push_back(prepare(nb::cast<int64_t>(parts[0]), nb::cast<In1<uint8_t>>(parts[1]),
+                                       nb::cast<In1<double>>(parts[2]), nb::cast<nb::list>(parts[3])));
+        }
+        std::vector<Found> found;
+        {
+            nb::gil_scoped_release release;
+            for (size_t b = 0; b < batch; ++b) {
+                Kept kept(kFirstAttribute + slot_.size());
+                int64_t generated = 0, cataloged = 0, eligible = 0;
+                for (size_t k = 0; k < beams; ++k) {
+                    if (!(scores.data()[b * beams + k] > -std::numeric_limits<float>::infinity())) continue;
+                    ++generated;
+                    const int64_t node = nodes.data()[b * beams + k];
+                    if (node < 0) continue;
+                    ++cataloged;
+                    const size_t before = kept.ads.size();
+                    collect(node - first_leaf, static_cast<int64_t>(k), state.data(), prepared[b], kept);
+                    eligible += kept.ads.size() > before;
                 }
+                Found& one = found.emplace_back();
+                one.counts = {generated, cataloged, eligible, kept.expanded,
+                              static_cast<int64_t>(kept.ads.size())};
+                const int64_t most = top_k.data()[b];
+                if (most >= 0 && static_cast<size_t>(most) < kept.ads.size())
+                    kept.ads.resize(static_cast<size_t>(most));
+                one.sids.reserve(kept.ads.size() * length);
+                for (size_t i = 0; i < kept.ads.size(); ++i) {
+                    const size_t beam = b * beams + static_cast<size_t>(kept.rows[i]);
+                    one.scores.push_back(scores.data()[beam]);
+                    const int64_t* sid = tokens.data() + beam * length;
+                    one.sids.insert(one.sids.end(), sid, sid + length);
+                }
+                one.positions = std::move(kept.ads);
+                one.dropped = std::move(kept.dropped);
             }
         }
-        return nb::make_tuple(to_numpy(std::move(kept)), to_numpy(std::move(rows)), expanded,
-                              to_numpy(std::move(dropped)));
+        nb::list answers;
+        for (Found& one : found) {
+            const size_t count = one.positions.size();
+            answers.append(nb::make_tuple(
+                to_numpy(std::move(one.positions)), to_numpy(std::move(one.sids), count, length),
+                to_numpy(std::move(one.scores)), to_numpy(std::move(one.counts)),
+                to_numpy(std::move(one.dropped))));
+        }
+        return answers;
     }
 
 private:
@@ -132,6 +174,36 @@ private:
         bool is_range;
         size_t position;
     };
+
+    // What is left of some SIDs' ads.
+    struct Kept {
+        explicit Kept(size_t num_reasons) : dropped(num_reasons) {}
+        std::vector<int64_t> ads, rows, dropped;
+        int64_t expanded = 0;
+    };
+
+    struct Found {
+        std::vector<int64_t> positions, sids, counts, dropped;
+        std::vector<float> scores;
+    };
+
+    void collect(int64_t sid, int64_t row, const uint8_t* state, const Request& request,
+                 Kept& kept) const {
+        if (sid < 0 || sid >= static_cast<int64_t>(sid_ad_offsets_.num_segments()))
+            throw std::out_of_range("no SID with index " + std::to_string(sid));
+        const int64_t first = sid_ad_offsets_[static_cast<size_t>(sid)];
+        const int64_t last = sid_ad_offsets_[static_cast<size_t>(sid) + 1];
+        kept.expanded += last - first;
+        for (int64_t ad = first; ad < last; ++ad) {
+            const uint64_t refusal = refusals<true>(ad, state, request);
+            if (refusal != 0) {
+                ++kept.dropped[static_cast<size_t>(std::countr_zero(refusal))];
+            } else {
+                kept.ads.push_back(ad);
+                kept.rows.push_back(row);
+            }
+        }
+    }
 
     Request prepare(int64_t at, In1<uint8_t> known, In1<double> numbers, nb::list value_ids) const {
         if (known.shape(0) != slot_.size() || numbers.shape(0) != slot_.size() ||
@@ -211,5 +283,7 @@ void bind_filter(nb::module_& module) {
         .def("explain", &AdFilter::explain, nb::arg("positions"), nb::arg("state"), nb::arg("at"),
              nb::arg("known"), nb::arg("numbers"), nb::arg("value_ids"))
         .def("expand", &AdFilter::expand, nb::arg("sids"), nb::arg("state"), nb::arg("at"),
-             nb::arg("known"), nb::arg("numbers"), nb::arg("value_ids"));
+             nb::arg("known"), nb::arg("numbers"), nb::arg("value_ids"))
+        .def("find", &AdFilter::find, nb::arg("tokens"), nb::arg("nodes"), nb::arg("scores"),
+             nb::arg("first_leaf"), nb::arg("state"), nb::arg("requests"), nb::arg("top_k"));
 }

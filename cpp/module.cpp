@@ -8,6 +8,7 @@
 #include "intern.h"
 #include "logsumexp.h"
 #include "match_children.h"
+#include "requests.h"
 #include "select.h"
 #include "sort.h"
 #include "splice.h"
@@ -26,6 +27,7 @@ NB_MODULE(_native, module) {
     bind_intern(module);
     bind_logsumexp(module);
     bind_match_children(module);
+    bind_requests(module);
     bind_select(module);
     bind_sort(module);
     bind_splice(module);

@@ -64,6 +64,15 @@ def _request_value(attribute: Attribute, raw: object) -> float | tuple[str, ...]
     try:
         if attribute.kind == "range":
             return range_value(many[0])
-        return tuple(sorted({attribute_value(value) for value in many}))
+        return tuple(sorted(_distinct(many)))
     except ValueError as error:
         raise RequestError(field, str(error)) from None
+
+
+def _distinct(values: Sequence) -> set[str]:
+    try:
+        texts = set(values)
+        "".join(texts).encode()  # one look at all of them, where all are texts that UTF-8 can hold
+    except (TypeError, UnicodeEncodeError):
+        return {attribute_value(value) for value in values}
+    return texts

@@ -194,7 +194,7 @@ def _check(requests: Sequence[CompiledTargeting]) -> None:
 
 
 def _event(device: torch.device) -> torch.cuda.Event | None:
-    return torch.cuda.Event(external=True) if device.type == "cuda" else None
+    return torch.cuda.Event(external=True, blocking=True) if device.type == "cuda" else None
 
 
 def _record(event: torch.cuda.Event | None) -> None:

@@ -93,7 +93,7 @@ class ExactOnDevice:
         self.ready: torch.cuda.Event | None = None
         if self.device.type == "cuda":
             self._stream = own_stream(self, self.device)
-            self.ready = torch.cuda.Event(external=True)
+            self.ready = torch.cuda.Event(external=True, blocking=True)
         self._prepare(CAPACITY)
 
     def _on_device(

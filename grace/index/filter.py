@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -32,6 +35,25 @@ class Expansion:
     dropped: dict[str, int]
 
 
+class FoundAds(NamedTuple):
+    """The ads of one request's beams, after the last filter.
+
+    Attributes:
+        positions: int64 [n], eligible ads, in the order of the beams and of ad ids within a SID.
+        sids: int64 [n, L], the SID of each ad.
+        scores: float32 [n], the score of its beam.
+        counts: int64 [5]: SIDs, those in the catalogue, those with an eligible ad, ads before the
+            filter, ads after it.
+        dropped: int64, ads refused, by the first of the filter's `reasons` that refuses.
+    """
+
+    positions: np.ndarray
+    sids: np.ndarray
+    scores: np.ndarray
+    counts: np.ndarray
+    dropped: np.ndarray
+
+
 class AdFilter:
     """Checks ads one by one against their rules, in native code without the interpreter lock."""
 
@@ -56,6 +78,23 @@ class AdFilter:
         return Expansion(
             positions, rows, expanded, dict(zip(self.reasons, dropped.tolist(), strict=True))
         )
+
+    def find(
+        self,
+        tokens: np.ndarray,
+        nodes: np.ndarray,
+        scores: np.ndarray,
+        first_leaf: int,
+        state: Tensor,
+        requests: Sequence[CompiledTargeting],
+        top_k: Sequence[int | None],
+    ) -> list[FoundAds]:
+        """Return the eligible ads of a batch's beams; see `Index.find`."""
+        most = np.array([-1 if limit is None else limit for limit in top_k], np.int64)
+        found = self._native.find(
+            tokens, nodes, scores, first_leaf, state.numpy(), list(map(_arguments, requests)), most
+        )
+        return list(itertools.starmap(FoundAds, found))
 
     def explain(
         self, positions: np.ndarray, state: Tensor, request: CompiledTargeting

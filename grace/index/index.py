@@ -21,7 +21,7 @@ from grace.index.bloom import BloomShape
 from grace.index.build import IndexData, build_data
 from grace.index.exact import ExactMatcher
 from grace.index.exact_cost import visited_children
-from grace.index.filter import AdFilter, Expansion
+from grace.index.filter import AdFilter, Expansion, FoundAds
 from grace.index.history import DEFAULT_KEEP, check_watermark
 from grace.index.rules import CompiledTargeting
 from grace.index.state import AdStates
@@ -243,6 +243,26 @@ class Index:
     def expand(self, sids: np.ndarray, request: CompiledTargeting) -> Expansion:
         """Return the eligible ads of SID indices, int64 [n], in their order, with counts."""
         return self._filter.expand(sids, self.ad_state, request)
+
+    def find(
+        self,
+        tokens: np.ndarray,
+        nodes: np.ndarray,
+        scores: np.ndarray,
+        requests: Sequence[CompiledTargeting],
+        top_k: Sequence[int | None],
+    ) -> list[FoundAds]:
+        """Return the eligible ads of a whole batch's beams, in one call without the interpreter.
+
+        Args:
+            tokens: int64 [B, K, L], the beams' SIDs, best first.
+            nodes: int64 [B, K], their leaves; -1 for a SID outside the catalogue, which is counted.
+            scores: float32 [B, K]; -inf marks a dead beam, which is not.
+            requests: B of them.
+            top_k: per request, how many ads to return at most; None for all.
+        """
+        first_leaf = self.trie.first_leaf
+        return self._filter.find(tokens, nodes, scores, first_leaf, self.ad_state, requests, top_k)
 
     def explain(self, positions: np.ndarray, request: CompiledTargeting) -> np.ndarray:
         """Return uint64 [n]: bit i is set if `refusal_reasons[i]` refuses the ad at a position."""

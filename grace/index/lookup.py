@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +46,7 @@ class TextTable:
             numbers=torch.from_numpy(fitted(numbers, len(numbers))),
         )
 
-    @property
+    @cached_property
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """The texts by number as native code reads them: `text` and `offsets`."""
         return self.text.numpy(), self.offsets.numpy()
@@ -69,25 +70,11 @@ class TextTable:
 
     def find(self, texts: Sequence[object]) -> np.ndarray:
         """Return int64 [n], the number of each text, or -1; what is no text is never found."""
-        # What UTF-8 cannot hold is in no table; "surrogatepass" makes bytes that match nothing.
-        known = [
-            (i, text.encode("utf-8", "surrogatepass"))
-            for i, text in enumerate(texts)
-            if isinstance(text, str)
-        ]
-        found = np.full(len(texts), -1, np.int64)
-        hashes = np.array([_hash(text) for _, text in known], np.int64)
-        ascending, numbers = self.hashes.numpy(), self.numbers.numpy()
-        stored, offsets = self.text.numpy(), self.offsets.numpy()
-        first = np.searchsorted(ascending, hashes)
-        last = np.searchsorted(ascending, hashes, side="right")
-        for k in np.flatnonzero(first < last).tolist():
-            i, text = known[k]
-            # Two texts may share a hash: their entries are neighbours.
-            for number in numbers[first[k] : last[k]].tolist():
-                if stored[offsets[number] : offsets[number + 1]].tobytes() == text:
-                    found[i] = number
-        return found
+        return _native.find_texts(*self._searched, list(texts))
+
+    @cached_property
+    def _searched(self) -> tuple[np.ndarray, ...]:
+        return (*self.arrays, self.hashes.numpy(), self.numbers.numpy())
 
 
 @dataclass(frozen=True)
@@ -109,7 +96,7 @@ class IntegerTable:
         numbers = fitted(_native.argsort(values, workers), len(values))
         return IntegerTable(torch.from_numpy(values), torch.from_numpy(numbers))
 
-    @property
+    @cached_property
     def arrays(self) -> tuple[np.ndarray]:
         """The integers by number as native code reads them: `values`."""
         return (self.values.numpy(),)
@@ -138,19 +125,11 @@ class IntegerTable:
 
     def find(self, values: Sequence[object]) -> np.ndarray:
         """Return int64 [n], the number of each integer, or -1; what is no int64 is never found."""
-        known = [
-            i
-            for i, value in enumerate(values)
-            if isinstance(value, (int, np.integer))
-            and not isinstance(value, bool)
-            and -(2**63) <= value < 2**63
-        ]
-        found = np.full(len(values), -1, np.int64)
-        if len(self):
-            wanted = np.array([values[i] for i in known], np.int64)
-            candidates = self.numbers.numpy()[np.minimum(self.rank(wanted), len(self) - 1)]
-            found[known] = np.where(self.values.numpy()[candidates] == wanted, candidates, -1)
-        return found
+        return _native.find_integers(*self._searched, list(values), np.integer)
+
+    @cached_property
+    def _searched(self) -> tuple[np.ndarray, ...]:
+        return (*self.arrays, self.numbers.numpy())
 
 
 def text_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -158,11 +137,3 @@ def text_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     bounds, text = dictionary.text_buffers(texts)
     # Copies: torch wants memory that may be written, and a slice begins at its own first byte.
     return text[bounds[0] : bounds[-1]].copy(), bounds - bounds[0]
-
-
-def _hash(text: bytes) -> int:
-    import xxhash
-
-    # Torch has no uint64 to speak of: the same 64 bits, read as a signed number.
-    digest = xxhash.xxh64_intdigest(text)
-    return digest - 2**64 if digest >= 2**63 else digest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from grace.model.fields import (
     MISSING,
     PADDING,
     BagField,
+    Events,
     NumericField,
     SequenceField,
 )
@@ -154,19 +156,19 @@ class FeatureTable:
         }
 
 
-def _resolve(rows: list[list], index: Index) -> tuple[EventColumn, np.ndarray]:
-    lengths = np.fromiter((len(row) for row in rows), np.int64, len(rows))
-    events = [event for row in rows for event in row]
-    ads = index.find_ads([event.ad_id for event in events])
+def _resolve(rows: list[Events], index: Index) -> tuple[EventColumn, np.ndarray]:
+    lengths = np.fromiter((len(row.ad_ids) for row in rows), np.int64, len(rows))
+    ads = index.find_ads(list(itertools.chain.from_iterable(row.ad_ids for row in rows)))
     known = ads >= 0
     row_of = np.repeat(np.arange(len(rows)), lengths)[known]
     kept = np.bincount(row_of, minlength=len(rows))
+    none = Events([], np.empty(0, np.int64), np.empty(0, np.float64))
     column = EventColumn(
         offsets=np.concatenate([[0], np.cumsum(kept)]).astype(np.int64),
         ads=ads[known],
         sids=np.asarray(index.ad_sid)[ads[known]].astype(np.int64),
-        actions=np.fromiter((event.action for event in events), np.int64, len(events))[known],
-        times_s=np.fromiter((event.at_s for event in events), np.float64, len(events))[known],
+        actions=np.concatenate([row.actions for row in (none, *rows)])[known],
+        times_s=np.concatenate([row.times_s for row in (none, *rows)])[known],
     )
     return column, lengths - kept
 

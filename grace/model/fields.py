@@ -14,6 +14,9 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
+from grace import _native
 from grace.catalog.values import checked_text, describe
 from grace.errors import ConfigError, RequestError
 
@@ -40,6 +43,14 @@ class Event(NamedTuple):
     at_s: float
 
 
+class Events(NamedTuple):
+    """A history: per event, oldest first, what `Event` holds; int64 and float64 `[n]`."""
+
+    ad_ids: list[str | int]
+    actions: np.ndarray
+    times_s: np.ndarray
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vocabulary:
     """Known values, in the order of their embedding rows; None until fitted from training data."""
@@ -52,12 +63,13 @@ class Vocabulary:
         return FIRST_VALUE + len(self.values)
 
     @functools.cached_property
-    def _rows(self) -> dict[str, int]:
+    def rows(self) -> dict[str, int]:
+        """Embedding rows by value."""
         return {value: FIRST_VALUE + i for i, value in enumerate(self.values)}
 
     def row(self, value: str) -> int:
         """Return the embedding row of a value."""
-        return self._rows.get(value, UNKNOWN)
+        return self.rows.get(value, UNKNOWN)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -204,17 +216,26 @@ class SequenceField:
                     seen.add(_category(f"{self.name}[{i}].action", event["action"]))
         return dataclasses.replace(self, actions=Vocabulary(values=tuple(sorted(seen))))
 
-    def parse(self, value: Any) -> list[Event]:
+    def parse(self, value: Any) -> Events:
         """Return every event of a sequence, checked: well-formed, and none older than the last."""
+        entries = [] if value is None else _list(self.name, value)
+        # Native code reads histories as they usually are, and leaves all others, wrong ones too.
+        read = _native.read_events(entries, self.actions.rows, MISSING, UNKNOWN)
+        if read is not None:
+            return Events(*read)
         events: list[Event] = []
         newest_s = -math.inf
-        for i, entry in enumerate([] if value is None else _list(self.name, value)):
+        for i, entry in enumerate(entries):
             event = self._parse_event(f"{self.name}[{i}]", entry)
             if event.at_s < newest_s:
                 raise _wrong(f"{self.name}[{i}].at", "events oldest first", entry["at"])
             newest_s = newest_s if math.isnan(event.at_s) else event.at_s
             events.append(event)
-        return events
+        return Events(
+            [event.ad_id for event in events],
+            np.array([event.action for event in events], np.int64),
+            np.array([event.at_s for event in events], np.float64),
+        )
 
     def _parse_event(self, where: str, entry: Any) -> Event:
         if not isinstance(entry, Mapping):

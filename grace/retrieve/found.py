@@ -15,14 +15,14 @@ from grace.retrieve.request import Request
 
 @dataclass(frozen=True)
 class Found:
-    """What was found for one request: n ads out of k SIDs.
+    """What was found for one request: n ads, out of K beams.
 
     Attributes:
         positions: int64 `[n]`, ads by (score descending, SID, ad id), cut at `top_k`.
         sids: int64 `[n, L]`, the SID of each ad.
         scores: float32 `[n]`, log-probability of each ad's SID.
-        generated: int64 `[k, L]`, generated SIDs, best first, also those outside the catalogue.
-        generated_scores: float32 `[k]`.
+        beam_sids: int64 `[K, L]`, generated SIDs, best first, also those outside the catalogue.
+        beam_scores: float32 `[K]`; -inf marks a dead beam.
         funnel: as in `Result`.
         error: where the model's logits were unusable; then all else is empty.
     """
@@ -30,8 +30,8 @@ class Found:
     positions: np.ndarray
     sids: np.ndarray
     scores: np.ndarray
-    generated: np.ndarray
-    generated_scores: np.ndarray
+    beam_sids: np.ndarray
+    beam_scores: np.ndarray
     funnel: dict = field(default_factory=dict)
     error: RequestError | None = None
 
@@ -58,43 +58,26 @@ def find_ads(
         unknown_items: int64 `[B]`, for the funnel.
         top_k: ads per request where it does not say so itself; None for all.
     """
-    tokens, nodes, scores = (t.numpy() for t in (beams.tokens, beams.nodes, beams.scores))
-    return [
-        _find(index, request, tokens[b], nodes[b], scores[b], int(unknown_items[b]), top_k)
-        if beams.faults[b] is None
-        else Found.nothing(index.num_levels, RequestError("logits", beams.faults[b]))
-        for b, request in enumerate(requests)
-    ]
-
-
-def _find(
-    index: Index,
-    request: Request,
-    tokens: np.ndarray,
-    nodes: np.ndarray,
-    scores: np.ndarray,
-    unknown_items: int,
-    top_k: int | None,
-) -> Found:
-    alive = scores > -np.inf
-    tokens, leaves, scores = tokens[alive], nodes[alive], scores[alive]
-    known = np.flatnonzero(leaves >= 0)
-    expansion = index.expand(leaves[known] - index.trie.first_leaf, request.targeting)
-    top_k = top_k if request.top_k is None else request.top_k
-    positions, rows = expansion.positions[:top_k], known[expansion.rows[:top_k]]
-    funnel = {
-        "generated_sids": len(scores),
-        "catalog_sids": len(known),
-        "eligible_sids": _num_distinct(expansion.rows),
-        "expanded_ads": expansion.num_expanded,
-        "dropped": expansion.dropped,
-        "eligible_ads": len(expansion.positions),
-        "returned_ads": len(positions),
-        "unknown_items": unknown_items,
-    }
-    return Found(positions, tokens[rows], scores[rows], tokens, scores, funnel)
-
-
-def _num_distinct(ascending: np.ndarray) -> int:
-    """How many different numbers there are, equal ones being neighbours."""
-    return int(np.count_nonzero(ascending[1:] != ascending[:-1])) + (len(ascending) > 0)
+    tokens, nodes, scores = (
+        np.ascontiguousarray(t.numpy()) for t in (beams.tokens, beams.nodes, beams.scores)
+    )
+    limits = [top_k if request.top_k is None else request.top_k for request in requests]
+    ads = index.find(tokens, nodes, scores, [request.targeting for request in requests], limits)
+    found = []
+    for b, (one, fault) in enumerate(zip(ads, beams.faults, strict=True)):
+        if fault is not None:
+            found.append(Found.nothing(index.num_levels, RequestError("logits", fault)))
+            continue
+        generated, catalog, eligible, expanded, accepted = one.counts.tolist()
+        funnel = {
+            "generated_sids": generated,
+            "catalog_sids": catalog,
+            "eligible_sids": eligible,
+            "expanded_ads": expanded,
+            "dropped": dict(zip(index.refusal_reasons, one.dropped.tolist(), strict=True)),
+            "eligible_ads": accepted,
+            "returned_ads": len(one.positions),
+            "unknown_items": int(unknown_items[b]),
+        }
+        found.append(Found(one.positions, one.sids, one.scores, tokens[b], scores[b], funnel))
+    return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+import numpy as np
+
 from grace.errors import RequestError
 from grace.index import Index
 from grace.retrieve.found import Found
@@ -76,11 +78,12 @@ class Result:
             return replace(Result.failed(request_id, found.error), trace=trace)
         sids = list(map(tuple, found.sids.tolist()))
         ad_ids = index.take_ad_ids(found.positions)
-        generated = list(map(tuple, found.generated.tolist()))
+        alive = found.beam_scores > -np.inf
+        generated = list(map(tuple, found.beam_sids[alive].tolist()))
         return Result(
             request_id,
             list(map(Ad, ad_ids, sids, found.scores.tolist())),
-            list(zip(generated, found.generated_scores.tolist(), strict=True)),
+            list(zip(generated, found.beam_scores[alive].tolist(), strict=True)),
             found.funnel,
             trace=trace,
         )

@@ -9,13 +9,10 @@ import time
 import weakref
 from collections.abc import Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from grace.decode import BeamPlan
-from grace.errors import ConfigError, GraceError
+from grace.errors import GraceError
 from grace.index import Index
 from grace.index.reader import IndexReader
 from grace.retrieve import Retriever
@@ -23,32 +20,13 @@ from grace.runtime import Batcher, Cancelled, Closed, Full, Timeline
 from grace.runtime import Expired as WaitedTooLong
 from grace.serve.answer import Answer
 from grace.serve.counters import Counts, EngineCounters
-from grace.serve.pipeline import Job, Pipeline
+from grace.serve.options import EngineOptions
+from grace.serve.pipeline import Job, Pipeline, is_of_device
 from grace.serve.ticket import Draining, Expired, Overloaded, Ticket
 
 __all__ = ["Draining", "Engine", "EngineOptions", "Expired", "Overloaded", "Ticket"]
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineOptions:
-    """How requests become batches.
-
-    Attributes:
-        max_batch: the most requests of a batch.
-        max_wait_ms: how long the first request of a batch waits for others while the device is
-            idle; 0 starts at once, and what comes while the device is busy forms the next batch.
-        max_admitted: the most requests in the engine, waiting or in a batch; more are refused.
-        timeout_ms: the deadline of a request that names none.
-        contexts: batches in flight.
-    """
-
-    max_batch: int = 16
-    max_wait_ms: float = 0.0
-    max_admitted: int = 256
-    timeout_ms: float = 1000.0
-    contexts: int = 3
 
 
 class Engine:
@@ -101,7 +79,7 @@ class Engine:
         self._counts = Counts()
         self._draining = False
         self._choosing = threading.RLock()  # held from a pipeline's choice to its batch's start
-        self._batcher: Batcher[Ticket] = Batcher(max(options.max_admitted, 1), self._dropped)
+        self._batcher: Batcher[Ticket] = Batcher(options.max_admitted, self._dropped)
 
         def prepare(version: Index) -> Pipeline:
             over = Retriever(version, model, plan, batch_size=options.max_batch, **retriever)
@@ -151,6 +129,7 @@ class Engine:
         Raises:
             Overloaded: if the engine holds as many requests as it may.
             Draining: if it is going down.
+            ValueError: if the timeout is not a number.
         """
         now = time.monotonic()
         timeout = self.options.timeout_ms if timeout_ms is None else timeout_ms
@@ -163,12 +142,7 @@ class Engine:
 
         ticket.future.add_done_callback(gone)
         try:
-            with self._lock:
-                # Places that batches hold are not the batcher's to give.
-                elsewhere = len(self._open) - len(self._batcher)
-                self._batcher.capacity = self.options.max_admitted - elsewhere
-                self._batcher.admit(ticket, client, ticket.deadline)
-                self._open.add(ticket)
+            self._admit(ticket)
         except Closed:
             self._counts.note_outcome("draining")
             raise Draining("the server is going down") from None
@@ -216,6 +190,18 @@ class Engine:
             "failed": self._failed,
         }
 
+    def _admit(self, ticket: Ticket) -> None:
+        with self._lock:
+            # Places that batches hold are not the batcher's to give.
+            elsewhere = len(self._open) - len(self._batcher)
+            self._batcher.capacity = self.options.max_admitted - elsewhere
+            self._open.add(ticket)  # first: it may be dropped as soon as it waits
+            try:
+                self._batcher.admit(ticket, ticket.client, ticket.deadline)
+            except BaseException:
+                self._open.discard(ticket)
+                raise
+
     # ---- forming batches, on the engine's own thread ------------------------------------------
 
     def _feed(self) -> None:
@@ -231,11 +217,16 @@ class Engine:
         try:
             with self._choosing:
                 self._begin(job, self._newest())
+        except Closed:
+            self._call_off(job, Draining("the server went down before the batch began"), None)
         except Exception as error:  # such as a damaged log of paused ads
-            for ticket in job.tickets:
-                if self.claim(ticket):
-                    self.settle(ticket, error)
-            self.ended(job, error)
+            self._call_off(job, error, error)
+
+    def _call_off(self, job: Job, why: Exception, error: Exception | None) -> None:
+        for ticket in job.tickets:
+            if self.claim(ticket):
+                self.settle(ticket, why)
+        self.ended(job, error)
 
     def _begin(self, job: Job, newest: Pipeline) -> None:
         with self._lock:
@@ -299,7 +290,7 @@ class Engine:
         self._batch_s = passed if self._batch_s == 0 else 0.8 * self._batch_s + 0.2 * passed
         if error is not None:
             _log.error("a batch failed", exc_info=error)
-            if _is_of_device(error):
+            if is_of_device(error):
                 self._failed = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         self._counts.note_ended(job.stages_ms, job.replayed, job.funnels)
         with self._lock:
@@ -325,7 +316,7 @@ class Engine:
                 self.settle(ticket, Expired("the deadline passed in the queue"))
             elif isinstance(reason, Closed):
                 self.settle(ticket, Draining("the server went down before the request's turn"))
-            else:
+            else:  # put out by a client that has fewer waiting
                 self.settle(ticket, self._overloaded())
 
     def _overloaded(self) -> Overloaded:
@@ -343,10 +334,3 @@ def _close_later(pipelines: Iterable[Pipeline]) -> None:
     """Let each end with its last batch, which nobody here waits for."""
     for pipeline in pipelines:
         threading.Thread(target=pipeline.close, name="grace-close", daemon=True).start()
-
-
-def _is_of_device(error: Exception) -> bool:
-    """Whether an error says that the device may compute no more: no memory, or a lost context."""
-    if isinstance(error, (torch.OutOfMemoryError, ConfigError)):
-        return True  # a ConfigError of a batch: graphs had to be captured anew, without memory
-    return isinstance(error, RuntimeError) and "CUDA" in str(error)

@@ -10,10 +10,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
 import torch
 
-from grace.errors import RequestError
+from grace.errors import ConfigError, RequestError
 from grace.retrieve import Retriever
 from grace.retrieve.found import Found
 from grace.retrieve.request import Request, readable_id
@@ -34,7 +33,7 @@ class Owner(Protocol):
         """Give a claimed ticket its answer, or what ended it, unless it has one."""
 
     def searched(self, job: Job) -> None:
-        """The device has done all it does for a batch."""
+        """A batch is answered: the next one may be formed, full or not."""
 
     def ended(self, job: Job, error: Exception | None) -> None:
         """A batch has left the pipeline, all its tickets settled."""
@@ -49,7 +48,7 @@ class Job:
         taken: when it was formed, in the time of `time.monotonic`.
         size: how many tickets it began with.
         requests: of `tickets`, once input has read them.
-        unknown_items: as in `Inputs`.
+        inputs: of `requests`, for as long as a device may read them.
         searching: once compute has launched the search.
         replayed: whether that is a CUDA graph's replay.
         funnels: of the answers.
@@ -60,7 +59,7 @@ class Job:
     taken: float
     size: int = field(init=False)
     requests: list[Request] = field(default_factory=list)
-    unknown_items: np.ndarray | None = None
+    inputs: Inputs | None = None
     searching: Searching | None = None
     replayed: bool = False
     funnels: list[dict] = field(default_factory=list)
@@ -105,7 +104,7 @@ class Pipeline:
             Node("post", self._post, (searched.name,)),
         ))  # fmt: skip
         retriever.warm()
-        self._executor = Executor(graph, contexts, timeline)
+        self._executor: Executor | None = Executor(graph, contexts, timeline)
 
     def start(self, job: Job) -> None:
         """Send a batch on its way, when a context is free."""
@@ -120,7 +119,11 @@ class Pipeline:
 
     def close(self, timeout_s: float | None = None) -> bool:
         """End its threads after its last batch; whether that happened in time."""
-        return self._executor.close(timeout=timeout_s)
+        executor = self._executor
+        if executor is None or not executor.close(timeout=timeout_s):
+            return executor is None
+        self._executor = None  # which holds this object: a version's memory must not wait for gc
+        return True
 
     def _input(self, frame: Frame) -> None:
         """Read the requests, answer the wrong ones, turn features into tensors."""
@@ -129,9 +132,8 @@ class Pipeline:
             read = [(ticket, self._read(job, ticket)) for ticket in job.tickets]
             job.tickets = [ticket for ticket, request in read if request is not None]
             job.requests = [request for _, request in read if request is not None]
-            inputs = self.retriever.inputs(job.requests)
-            job.unknown_items = inputs.unknown_items
-            for name, tensor in inputs.tensors.items():
+            job.inputs = self.retriever.inputs(job.requests)
+            for name, tensor in job.inputs.tensors.items():
                 frame.out(name, *tensor.shape).copy_(tensor)
             frame.out("is read", 1).fill_(True)
 
@@ -157,10 +159,11 @@ class Pipeline:
             job.tickets = [job.tickets[row] for row in rows]
             job.requests = [job.requests[row] for row in rows]
             if rows:
-                inputs = Inputs({name: frame[name] for name in self._names}, job.unknown_items)
-                if len(rows) < len(job.unknown_items):
-                    inputs = inputs.take(rows)
-                job.searching = self.retriever.launch(job.requests, inputs, job.traced)
+                unknown_items = job.inputs.unknown_items
+                job.inputs = Inputs({name: frame[name] for name in self._names}, unknown_items)
+                if len(rows) < len(unknown_items):
+                    job.inputs = job.inputs.take(rows)
+                job.searching = self.retriever.launch(job.requests, job.inputs, job.traced)
                 job.replayed = job.searching.done is not None
                 if job.replayed:
                     # What follows in the frame's stream follows the search, post's wake-up too.
@@ -182,7 +185,6 @@ class Pipeline:
             return
         with job.stages_ms.stage("compute"):
             beams = job.searching.wait()
-        self._owner.searched(job)
         with job.stages_ms.stage("post"):
             found, traces = self.retriever.find(job.requests, job.searching, beams, job.traced)
         job.funnels = [one.funnel for one in found]
@@ -191,6 +193,8 @@ class Pipeline:
         ):
             trace = trace if ticket.trace else None
             self._owner.settle(ticket, self._answer(job, ticket, request.id, one, trace))
+        # Only now: where no full batch waits, the next one would only compete for the interpreter.
+        self._owner.searched(job)
 
     def _answer(
         self,
@@ -209,3 +213,10 @@ class Pipeline:
     def _settle(self, ticket: Ticket, outcome: Answer | Exception) -> None:
         if self._owner.claim(ticket):
             self._owner.settle(ticket, outcome)
+
+
+def is_of_device(error: Exception) -> bool:
+    """Whether an error says that the device may compute no more: no memory, or a lost context."""
+    if isinstance(error, (torch.OutOfMemoryError, ConfigError)):
+        return True  # a ConfigError of a batch: graphs had to be captured anew, without memory
+    return isinstance(error, RuntimeError) and "CUDA" in str(error)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -234,6 +236,12 @@ def test_a_request_without_time_expires(held):
     assert held.model.begun == []
 
 
+def test_a_timeout_is_a_number(held):
+    with pytest.raises(ValueError, match="must be a number"):
+        held.submit(request_of(0), timeout_ms=float("nan"))
+    assert held.status()["admitted"] == 0
+
+
 def test_a_cancelled_request_never_reaches_the_model(held):
     held.model.free.clear()
     first = held.submit(request_of(0))
@@ -337,16 +345,23 @@ def test_a_damaged_log_of_pauses_ends_no_engine(tmp_path):
     (tmp_path / "pauses.log").write_text("{}\n")
     with pytest.raises(grace.GraceError, match=r"pauses\.log"):
         engine.submit(request_of(1)).future.result(PATIENCE_S)
+    assert "pauses.log" in engine.status()["failure"]
     (tmp_path / "pauses.log").unlink()
     assert answers([engine.submit(request_of(2))])[0].error is None
     assert engine.drain()
 
 
-def test_a_wrong_option_is_refused_at_once(index):
-    with pytest.raises(grace.errors.ConfigError, match="batch_size must be"):
-        engine_of(index, max_batch=33)
-    with pytest.raises(grace.errors.ConfigError, match="contexts must be at least 1"):
-        engine_of(index, contexts=0)
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("max_batch", 33), ("max_batch", 0), ("contexts", 0), ("contexts", 1.5),
+        ("max_admitted", 0), ("max_admitted", True), ("max_wait_ms", -1),
+        ("max_wait_ms", float("nan")), ("timeout_ms", float("inf")), ("timeout_ms", "1"),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_is_refused_by_name(option, value):
+    with pytest.raises(grace.errors.ConfigError, match=f"{option} must be"):
+        EngineOptions(**{option: value})
 
 
 # ---- versions ---------------------------------------------------------------------------------
@@ -407,6 +422,25 @@ def test_swaps_under_many_threads(tmp_path):
     assert engine.counters.version == engine.index.version
     assert not engine_model(engine).violations
     until(lambda: len([t for t in threading.enumerate() if t.name.startswith("compute-")]) <= 1)
+    assert engine.drain()
+
+
+def test_an_old_versions_memory_goes_with_its_last_batch(tmp_path):
+    """At once, not when garbage is collected: on a GPU two versions may be all that fits."""
+    build_rows(good_rows(5), SCHEMA, tmp_path)
+    engine = engine_of(tmp_path, small_model(num_levels=2, vocab_size=VOCAB))
+    asked = request_of(0, features={})
+    gc.collect()
+    gc.disable()
+    try:
+        answers([engine.submit(asked)])
+        old = [weakref.ref(engine.retriever), weakref.ref(engine.retriever._path)]
+        build_rows(good_rows(30), SCHEMA, tmp_path)
+        until(lambda: engine.index.num_ads == 30)
+        answers([engine.submit(asked)])
+        until(lambda: [ref() for ref in old] == [None, None])
+    finally:
+        gc.enable()
     assert engine.drain()
 
 

@@ -4,6 +4,7 @@
 
 #include "answers.h"
 #include "exact.h"
+#include "features.h"
 #include "filter.h"
 #include "intern.h"
 #include "logsumexp.h"
@@ -12,6 +13,7 @@
 #include "sort.h"
 #include "splice.h"
 #include "tables.h"
+#include "targeting.h"
 #include "trie.h"
 #include "unions.h"
 #include "visited.h"
@@ -22,6 +24,7 @@ NB_MODULE(_native, module) {
         "answering.";
     bind_answers(module);
     bind_exact(module);
+    bind_features(module);
     bind_filter(module);
     bind_intern(module);
     bind_logsumexp(module);
@@ -30,6 +33,7 @@ NB_MODULE(_native, module) {
     bind_sort(module);
     bind_splice(module);
     bind_tables(module);
+    bind_targeting(module);
     bind_trie(module);
     bind_unions(module);
     bind_visited(module);

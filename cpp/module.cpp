@@ -1,4 +1,5 @@
-// The Python module grace._native: host hot paths, all with the interpreter lock released.
+// The Python module grace._native: host hot paths, with the interpreter lock released wherever no Python
+// object is read.
 
 #include <nanobind/nanobind.h>
 
@@ -7,6 +8,7 @@
 #include "features.h"
 #include "filter.h"
 #include "intern.h"
+#include "json_check.h"
 #include "logsumexp.h"
 #include "match_children.h"
 #include "select.h"
@@ -27,6 +29,7 @@ NB_MODULE(_native, module) {
     bind_features(module);
     bind_filter(module);
     bind_intern(module);
+    bind_json_check(module);
     bind_logsumexp(module);
     bind_match_children(module);
     bind_select(module);

@@ -69,7 +69,7 @@ class CompiledTargeting:
         targeting: what was compiled.
         known: uint8 [num_attributes].
         numbers: float64 [num_attributes], NaN unless the attribute is a known range.
-        value_ids: per attribute int32, ids of the carried values that some rule names.
+        value_ids: per attribute int32, ids of the carried values that some rule names, ascending.
     """
 
     targeting: Targeting
@@ -101,7 +101,7 @@ class RuleTables:
             ranged = isinstance(rules, RangeRules)
             numbers.append(value if ranged and value is not None else math.nan)
             found = rules.values.find(value or ()) if not ranged else np.empty(0, np.int64)
-            value_ids.append(found[found >= 0].astype(np.int32))
+            value_ids.append(np.sort(found[found >= 0]).astype(np.int32))
         known = np.array([value is not None for value in targeting.values], np.uint8)
         return CompiledTargeting(targeting, known, np.array(numbers, np.float64), tuple(value_ids))
 

@@ -76,12 +76,17 @@ def _find(
     unknown_items: int,
     top_k: int | None,
 ) -> Found:
+    # Copies in any case: the search will write its memory again. Mostly every beam is alive and
+    # in the catalogue, and whole arrays are copied faster than what masks pick.
     alive = scores > -np.inf
-    tokens, leaves, scores = tokens[alive], nodes[alive], scores[alive]
+    kept = slice(None) if alive.all() else alive
+    tokens, leaves, scores = (array[kept].copy() for array in (tokens, nodes, scores))
     known = np.flatnonzero(leaves >= 0)
-    expansion = index.expand(leaves[known] - index.trie.first_leaf, request.targeting)
+    if len(known) < len(leaves):
+        leaves = leaves[known]
+    expansion = index.expand(leaves - index.trie.first_leaf, request.targeting)
     top_k = top_k if request.top_k is None else request.top_k
-    positions, rows = expansion.positions[:top_k], known[expansion.rows[:top_k]]
+    positions, rows = expansion.positions[:top_k], known.take(expansion.rows[:top_k])
     funnel = {
         "generated_sids": len(scores),
         "catalog_sids": len(known),
@@ -92,7 +97,8 @@ def _find(
         "returned_ads": len(positions),
         "unknown_items": unknown_items,
     }
-    return Found(positions, tokens[rows], scores[rows], tokens, scores, funnel)
+    found_sids, found_scores = tokens.take(rows, axis=0), scores.take(rows)
+    return Found(positions, found_sids, found_scores, tokens, scores, funnel)
 
 
 def _num_distinct(ascending: np.ndarray) -> int:

@@ -78,6 +78,8 @@ class Metrics:
         # Looking a series up costs more than counting in it, and there are few.
         self._calls_of, self._seconds_of = cache(self._calls.labels), cache(self._seconds.labels)
         self._funnel_of, self._stage_of = cache(self._funnel.labels), cache(self._stages.labels)
+        self._requests_of = cache(self._requests.labels)
+        self._dropped_of = cache(self._dropped.labels)
         ProcessCollector(registry=registry)
         registry.register(_EngineState(engine))  # type: ignore[arg-type]
 
@@ -93,9 +95,9 @@ class Metrics:
     def count_answer(self, answer: Answer) -> None:
         """Count what the engine gave back for one request."""
         if answer.error is not None:
-            self._requests.labels("invalid").inc()
+            self._requests_of("invalid").inc()
             return
-        self._requests.labels("answered").inc()
+        self._requests_of("answered").inc()
         self._batch.observe(answer.batch_size)
         for stage, milliseconds in answer.stages_ms.items():
             self._stage_of(stage).observe(milliseconds / 1e3)
@@ -104,7 +106,7 @@ class Metrics:
             self._funnel_of(stage).inc(funnel[stage])
         for reason, count in funnel["dropped"].items():
             if count:
-                self._dropped.labels(reason).inc(count)
+                self._dropped_of(reason).inc(count)
         if funnel["generated_sids"]:
             self._rate.observe(funnel["eligible_sids"] / funnel["generated_sids"])
 

@@ -47,6 +47,7 @@ bench: setup ## every CPU benchmark, results in benchmarks/results/cpu
 	$(RUN) -m benchmarks.matching --catalog runs/catalog-1000000-uniform \
 		--catalog runs/catalog-1000000-geo --catalog runs/catalog-1000000-geo-sweep --demo runs/demo
 	$(RUN) -m benchmarks.fp8_quality --every-product --device cpu
+	$(RUN) -m benchmarks.input_stage --demo runs/demo
 	$(RUN) -m benchmarks.serve --case demo --demo runs/demo
 	$(RUN) -m benchmarks.report
 

@@ -1,11 +1,14 @@
-// The Python module grace._native: host hot paths, all with the interpreter lock released.
+// The Python module grace._native: host hot paths, with the interpreter lock released wherever no Python
+// object is read.
 
 #include <nanobind/nanobind.h>
 
 #include "answers.h"
 #include "exact.h"
+#include "features.h"
 #include "filter.h"
 #include "intern.h"
+#include "json_check.h"
 #include "logsumexp.h"
 #include "match_children.h"
 #include "requests.h"
@@ -13,6 +16,7 @@
 #include "sort.h"
 #include "splice.h"
 #include "tables.h"
+#include "targeting.h"
 #include "trie.h"
 #include "unions.h"
 #include "visited.h"
@@ -23,8 +27,10 @@ NB_MODULE(_native, module) {
         "answering.";
     bind_answers(module);
     bind_exact(module);
+    bind_features(module);
     bind_filter(module);
     bind_intern(module);
+    bind_json_check(module);
     bind_logsumexp(module);
     bind_match_children(module);
     bind_requests(module);
@@ -32,6 +38,7 @@ NB_MODULE(_native, module) {
     bind_sort(module);
     bind_splice(module);
     bind_tables(module);
+    bind_targeting(module);
     bind_trie(module);
     bind_unions(module);
     bind_visited(module);

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 
 from grace.catalog.schema import Attribute, Schema
 from grace.catalog.values import attribute_value, describe, instant, range_value
@@ -16,13 +17,35 @@ class Targeting:
     """What rules are checked against.
 
     Attributes:
-        values: one entry per attribute of the schema: None where it is unknown, a float for a
-            range, otherwise a tuple of distinct values (one value for a categorical attribute).
+        given: one entry per attribute of the schema: None where it is unknown, a float for a range,
+            otherwise a tuple of values as the request wrote them, in any order, some perhaps twice.
         at: microseconds since 1970-01-01 UTC.
     """
 
-    values: tuple[float | tuple[str, ...] | None, ...]
+    given: tuple[float | tuple[str | int, ...] | None, ...]
     at: int
+
+    @cached_property
+    def values(self) -> tuple[float | tuple[str, ...] | None, ...]:
+        """The same with distinct texts, ascending (one text for a categorical attribute)."""
+        return tuple(
+            tuple(sorted({attribute_value(value) for value in given}))
+            if isinstance(given, tuple)
+            else given
+            for given in self.given
+        )
+
+
+def parse_instant(at: object) -> int:
+    """Return a request's `at`, or now where it has none, in microseconds since 1970-01-01 UTC.
+
+    Raises:
+        RequestError: if it is no time with a zone.
+    """
+    try:
+        return instant(datetime.now(UTC) if at is None else at, assume_utc=False)
+    except ValueError as error:
+        raise RequestError("at", str(error)) from None
 
 
 def parse_targeting(schema: Schema, attributes: object, at: object = None) -> Targeting:
@@ -44,12 +67,8 @@ def parse_targeting(schema: Schema, attributes: object, at: object = None) -> Ta
         if name not in schema.names:
             known = ", ".join(schema.names) or "none"
             raise RequestError(f"attributes.{name}", f"is not in the schema, which has: {known}")
-    values = tuple(_request_value(a, attributes.get(a.name)) for a in schema.attributes)
-    try:
-        moment = instant(datetime.now(UTC) if at is None else at, assume_utc=False)
-    except ValueError as error:
-        raise RequestError("at", str(error)) from None
-    return Targeting(values, moment)
+    given = tuple(_request_value(a, attributes.get(a.name)) for a in schema.attributes)
+    return Targeting(given, parse_instant(at))
 
 
 def _request_value(attribute: Attribute, raw: object) -> float | tuple[str, ...] | None:
@@ -64,15 +83,6 @@ def _request_value(attribute: Attribute, raw: object) -> float | tuple[str, ...]
     try:
         if attribute.kind == "range":
             return range_value(many[0])
-        return tuple(sorted(_distinct(many)))
+        return tuple(attribute_value(value) for value in many)
     except ValueError as error:
         raise RequestError(field, str(error)) from None
-
-
-def _distinct(values: Sequence) -> set[str]:
-    try:
-        texts = set(values)
-        "".join(texts).encode()  # one look at all of them, where all are texts that UTF-8 can hold
-    except (TypeError, UnicodeEncodeError):
-        return {attribute_value(value) for value in values}
-    return texts

@@ -196,6 +196,12 @@ class Index:
         """
         return self.data.tables.compile(parse_targeting(self.schema, attributes, at))
 
+    def compile_plain(
+        self, attributes: Sequence[object], times: Sequence[object]
+    ) -> list[CompiledTargeting | None]:
+        """Do what `compile` does for many requests; None for each that only `compile` can read."""
+        return self.data.tables.compile_plain(attributes, times)
+
     def unions(self, matching: str) -> UnionMatcher:
         """Return one of the paper's matchers; the first call derives it from the ads' rules.
 

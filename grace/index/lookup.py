@@ -51,6 +51,11 @@ class TextTable:
         """The texts by number as native code reads them: `text` and `offsets`."""
         return self.text.numpy(), self.offsets.numpy()
 
+    @property
+    def finding(self) -> tuple[np.ndarray, ...]:
+        """What native code finds numbers by: `hashes`, `numbers`, `text` and `offsets`."""
+        return self.hashes.numpy(), self.numbers.numpy(), *self.arrays
+
     def to_arrow(self) -> pa.Array:
         """Return the texts by number, a large_string array that shares this table's memory."""
         buffers = [None, pa.py_buffer(self.offsets.numpy()), pa.py_buffer(self.text.numpy())]
@@ -100,6 +105,11 @@ class IntegerTable:
     def arrays(self) -> tuple[np.ndarray]:
         """The integers by number as native code reads them: `values`."""
         return (self.values.numpy(),)
+
+    @property
+    def finding(self) -> tuple[np.ndarray, np.ndarray]:
+        """What native code finds numbers by: `values` and `numbers`."""
+        return self.values.numpy(), self.numbers.numpy()
 
     def __len__(self) -> int:
         return len(self.values)

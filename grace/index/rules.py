@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from torch import Tensor
 
+from grace import _native
 from grace.catalog import Schema, Targeting
+from grace.catalog.targeting import parse_instant
 from grace.index.lookup import TextTable
 
 
@@ -65,7 +69,7 @@ class CompiledTargeting:
         targeting: what was compiled.
         known: uint8 [num_attributes].
         numbers: float64 [num_attributes], NaN unless the attribute is a known range.
-        value_ids: per attribute int32, ids of the carried values that some rule names.
+        value_ids: per attribute int32, ids of the carried values that some rule names, ascending.
     """
 
     targeting: Targeting
@@ -97,6 +101,41 @@ class RuleTables:
             ranged = isinstance(rules, RangeRules)
             numbers.append(value if ranged and value is not None else math.nan)
             found = rules.values.find(value or ()) if not ranged else np.empty(0, np.int64)
-            value_ids.append(found[found >= 0].astype(np.int32))
+            value_ids.append(np.sort(found[found >= 0]).astype(np.int32))
         known = np.array([value is not None for value in targeting.values], np.uint8)
         return CompiledTargeting(targeting, known, np.array(numbers, np.float64), tuple(value_ids))
+
+    def compile_plain(
+        self, attributes: Sequence[object], times: Sequence[object]
+    ) -> list[CompiledTargeting | None]:
+        """Check and look up what B requests say, in one native call, where it is plain.
+
+        Args:
+            attributes: of each request, as it came.
+            times: their `at`.
+
+        Returns:
+            What `compile` makes of `parse_targeting`; None for a request that these have to look
+            at: it is wrong, or not written as a JSON parser and most programs write it.
+        """
+        given, known, numbers, ids, bounds = self._reader.read(list(attributes), list(times))
+        width, bounds = len(self.rules), bounds.tolist()
+        compiled = []
+        for i, one in enumerate(given):
+            if one is None:
+                compiled.append(None)
+                continue
+            values, at = one
+            targeting = Targeting(values, parse_instant(None) if at is None else at)
+            ends = range(i * width, (i + 1) * width)
+            value_ids = tuple([ids[bounds[e] : bounds[e + 1]] for e in ends])
+            compiled.append(CompiledTargeting(targeting, known[i], numbers[i], value_ids))
+        return compiled
+
+    @cached_property
+    def _reader(self) -> _native.TargetingReader:
+        return _native.TargetingReader([
+            (attribute.name, attribute.kind, () if ranged else rules.values.finding)
+            for attribute, rules in zip(self.schema.attributes, self.rules, strict=True)
+            for ranged in [isinstance(rules, RangeRules)]
+        ])  # fmt: skip

@@ -182,5 +182,6 @@ def _gap_rows(times_s: np.ndarray, valid: np.ndarray) -> np.ndarray:
     timed = ~np.isnan(times_s)
     newest = np.max(times_s, axis=1, keepdims=True, initial=-np.inf, where=timed)
     gaps = np.where(timed, newest - times_s, 0.0)
-    buckets = FIRST_VALUE + np.floor(np.log2(1 + gaps)).astype(np.int64)
+    _, exponents = np.frexp(1 + gaps)  # exact everywhere, as no logarithm is
+    buckets = FIRST_VALUE - 1 + exponents.astype(np.int64)
     return np.where(timed, buckets, np.where(valid, MISSING, PADDING))

@@ -14,6 +14,7 @@ from grace.errors import ConfigError
 from grace.index import Index
 from grace.kernels.logsumexp import logsumexp
 from grace.model import EncoderDecoder
+from grace.model.feature_reader import FeatureReader
 from grace.model.step_decoder import StepDecoder
 from grace.model.step_memory import StepState
 
@@ -33,13 +34,14 @@ class OwnModel:
         ModelError: if the model does not fit the index.
 
     Attributes:
+        features: reads what the encoder wants of requests.
         steps: the decoder.
         num_context: T.
     """
 
     def __init__(self, model: EncoderDecoder, index: Index, device: str, precision: str):
         check_sids(model.config, index)
-        self._index, self._device, self._features = index, device, model.features
+        self._device, self.features = device, FeatureReader(model.features, index)
         if torch.device(device).type not in ("cpu", "cuda"):
             raise ConfigError(f"device must be cpu or cuda for Grace's own model, got {device!r}")
         try:
@@ -53,27 +55,11 @@ class OwnModel:
             ) from None
         self.num_context = model.config.num_context_tokens
 
-    def parse(self, features: dict) -> tuple:
-        """Return one request's features as `inputs` takes them.
-
-        Raises:
-            RequestError: if they cannot be read.
-        """
-        return self._features.parse(features)
-
-    def inputs(self, parsed: Sequence[tuple]) -> tuple[dict[str, Tensor], list[int]]:
-        """Return the encoder's inputs on the CPU, and how many items of each the index lacks.
-
-        Args:
-            parsed: of B requests, from `parse`.
-        """
-        return self._features.encode_parsed(parsed, self._index)
-
     def encode(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return contexts, float32 `[B, T, model_dim]`.
 
         Args:
-            inputs: from `inputs`, on any device.
+            inputs: tensors of a `FeatureBlock`, on any device.
         """
         return self._encoder({name: tensor.to(self._device) for name, tensor in inputs.items()})
 
@@ -91,17 +77,17 @@ class StepGenerator:
 
     def check(self, features: dict) -> None:
         """See `Generator`."""
-        self._model.parse(features)
+        self._model.features.read(features)
 
     def start(self, features: Sequence[dict]) -> Prefill:
         """See `Generator`; each batch has memory of its own."""
-        parsed = [self._model.parse(row) for row in features]
-        inputs, unknown_items = self._model.inputs(parsed)
-        context = self._model.encode(inputs)
+        reader = self._model.features
+        block = reader.gather([reader.read(row) for row in features])
+        context = self._model.encode(block.tensors)
         steps = self._model.steps
         memory = steps.memory(len(features), self._plan.widths, self._model.num_context)
         steps.load(memory, context)
-        return Prefill(steps.start(memory), unknown_items)
+        return Prefill(steps.start(memory), block.unknown_items.tolist())
 
     def step(
         self, state: StepState, parents: Tensor | None, tokens: Tensor | None, t: int

@@ -29,6 +29,7 @@ from grace.index.on_device import DeviceIndex
 from grace.index.rules import CompiledTargeting
 from grace.index.verdict import Verdict
 from grace.model import EncoderDecoder
+from grace.model.feature_reader import FeatureRow
 from grace.model.step_decoder import PRECISIONS
 from grace.model.step_layer import can_be_packed
 from grace.retrieve.own_model import OwnModel, StepGenerator
@@ -61,7 +62,11 @@ class GeneratorPath:
         # What a device's matcher says holds until its next batch, so one batch at a time.
         self._lock = threading.Lock() if on_device else nullcontext()
 
-    def parse(self, features: dict) -> dict:
+    def read_plain(self, features: Sequence[object]) -> list[None]:
+        """See `Path`; nothing is plain to somebody else's model."""
+        return [None] * len(features)
+
+    def read(self, features: dict) -> dict:
         """See `Path`; the generator reads them as they are."""
         self._generator.check(features)
         return features
@@ -144,18 +149,22 @@ class StepPath:
         )  # fmt: skip
         self._copies: deque[BeamCopies] = deque()  # those that no batch lands in
 
-    def parse(self, features: dict) -> tuple:
+    def read_plain(self, features: Sequence[object]) -> list[FeatureRow | None]:
         """See `Path`."""
-        return self._model.parse(features)
+        return self._model.features.read_plain(features)
 
-    def inputs(self, features: Sequence[tuple]) -> Inputs:
+    def read(self, features: dict) -> FeatureRow:
         """See `Path`."""
-        tensors, unknown_items = self._model.inputs(features)
-        return Inputs(tensors, np.array(unknown_items, np.int64))
+        return self._model.features.read(features)
+
+    def inputs(self, features: Sequence[FeatureRow]) -> Inputs:
+        """See `Path`."""
+        block = self._model.features.gather(features)
+        return Inputs(block.tensors, block.unknown_items)
 
     def launch(
         self,
-        features: Sequence[tuple],
+        features: Sequence[FeatureRow],
         inputs: Inputs,
         targetings: Sequence[CompiledTargeting],
         trace: bool,
@@ -182,7 +191,7 @@ class StepPath:
 
     def warm(self) -> None:
         """See `Path`: one batch of a request that says nothing of itself."""
-        features = [self.parse({})]
+        features = [self.read({})]
         targetings = [self._index.compile(None)]
         self.launch(features, self.inputs(features), targetings, False).wait()
 

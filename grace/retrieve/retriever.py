@@ -16,7 +16,7 @@ from grace.index import MATCHERS, Index
 from grace.index.bits import MAX_REQUESTS
 from grace.retrieve.found import Found, find_ads
 from grace.retrieve.paths import check_precision, choose_path
-from grace.retrieve.request import Request, check_top_k, parse_request, readable_id
+from grace.retrieve.request import Request, check_top_k, read_requests, readable_id
 from grace.retrieve.result import Result, StepTrace, Trace
 from grace.retrieve.searching import Inputs, Searching
 
@@ -99,11 +99,15 @@ class Retriever:
             raise TypeError(f"requests must be a sequence of requests, got one {kind}")
         results: list[Result | None] = [None] * len(requests)
         accepted: list[tuple[int, Request]] = []
-        for position, raw in enumerate(requests):
-            try:
-                accepted.append((position, self.read(raw)))
-            except RequestError as error:
-                results[position] = Result.failed(readable_id(raw), error)
+        for first in range(0, len(requests), self.batch_size):
+            raws = requests[first : first + self.batch_size]
+            for position, outcome in enumerate(self.read(raws), start=first):
+                if isinstance(outcome, Request):
+                    accepted.append((position, outcome))
+                elif isinstance(outcome, RequestError):
+                    results[position] = Result.failed(readable_id(requests[position]), outcome)
+                else:
+                    raise outcome
         for first in range(0, len(accepted), self.batch_size):
             batch = accepted[first : first + self.batch_size]
             answers = self._answer([request for _, request in batch], trace)
@@ -114,13 +118,9 @@ class Retriever:
     # The stages that every batch goes through. A server runs those of successive batches side by
     # side; the searches of one retriever are in the order of their launches.
 
-    def read(self, raw: object) -> Request:
-        """Check and read one request.
-
-        Raises:
-            RequestError: naming the field, what was expected and what came.
-        """
-        return parse_request(raw, self.index, self._path)
+    def read(self, raws: Sequence[object]) -> list[Request | Exception]:
+        """Check and read requests; in the place of a wrong one stands its `RequestError`."""
+        return read_requests(raws, self.index, self._path)
 
     def inputs(self, requests: Sequence[Request]) -> Inputs:
         """Turn the features of at most `batch_size` requests into tensors."""

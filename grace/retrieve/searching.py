@@ -76,7 +76,10 @@ class Path(Protocol):
 
     inputs_device: str
 
-    def parse(self, features: dict) -> Any:
+    def read_plain(self, features: Sequence[object]) -> list[Any | None]:
+        """Return what `read` returns for each; None where only `read` can tell what it is."""
+
+    def read(self, features: dict) -> Any:
         """Return one request's features as `inputs` and `launch` take them.
 
         Raises:
@@ -96,8 +99,8 @@ class Path(Protocol):
         """Search for a batch of requests; batches are searched in the order of these calls.
 
         Args:
-            features: of `parse`.
-                inputs: of `inputs`; not to be changed before the search is over.
+            features: of `read`.
+            inputs: of `inputs`; not to be changed before the search is over.
             targetings: what each request says of itself.
             trace: whether beams tell what entered each step.
         """

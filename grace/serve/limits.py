@@ -6,8 +6,10 @@ import asyncio
 import json
 import math
 
+import orjson
 from starlette.requests import Request
 
+from grace import _native
 from grace.catalog.values import describe
 from grace.serve.faults import Fault
 
@@ -66,6 +68,18 @@ def parse_json(body: bytes, max_depth: int) -> object:
     Raises:
         Fault: 400, naming `body`.
     """
+    # A parser that is ten times as fast reads what is plain; nothing but speed depends on it.
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return parse_strictly(body, max_depth)
+    if _native.json_is_plain(body, value, max_depth, MAX_NUMBER_CHARS):
+        return value
+    return parse_strictly(body, max_depth)
+
+
+def parse_strictly(body: bytes, max_depth: int) -> object:
+    """Do what `parse_json` does, slowly: this defines what is right."""
     try:
         text = body.decode()
     except UnicodeDecodeError as error:

@@ -129,27 +129,33 @@ class Pipeline:
         """Read the requests, answer the wrong ones, turn features into tensors."""
         job: Job = frame.payload
         with job.stages_ms.stage("input"):
-            read = [(ticket, self._read(job, ticket)) for ticket in job.tickets]
-            job.tickets = [ticket for ticket, request in read if request is not None]
-            job.requests = [request for _, request in read if request is not None]
+            self._read(job)
             job.inputs = self.retriever.inputs(job.requests)
             for name, tensor in job.inputs.tensors.items():
                 frame.out(name, *tensor.shape).copy_(tensor)
             frame.out("is read", 1).fill_(True)
 
-    def _read(self, job: Job, ticket: Ticket) -> Request | None:
-        """Return a ticket's request, or settle the ticket."""
-        if ticket.future.cancelled() or time.monotonic() >= ticket.deadline:
-            self._settle(ticket, Expired("the deadline passed before the search"))
-            return None
-        try:
-            return self.retriever.read(ticket.raw)
-        except RequestError as error:
-            nothing = Found.nothing(self.retriever.index.num_levels, error)
-            self._settle(ticket, self._answer(job, ticket, readable_id(ticket.raw), nothing))
-        except Exception as error:  # whatever it is, its neighbours go on
-            self._settle(ticket, error)
-        return None
+    def _read(self, job: Job) -> None:
+        """Read the requests of the tickets that are still wanted; settle all others."""
+        wanted = [ticket for ticket in job.tickets if not self._is_late(ticket)]
+        job.tickets = []
+        outcomes = self.retriever.read([ticket.raw for ticket in wanted])
+        for ticket, outcome in zip(wanted, outcomes, strict=True):
+            if isinstance(outcome, Request):
+                job.tickets.append(ticket)
+                job.requests.append(outcome)
+            elif isinstance(outcome, RequestError):
+                nothing = Found.nothing(self.retriever.index.num_levels, outcome)
+                self._settle(ticket, self._answer(job, ticket, readable_id(ticket.raw), nothing))
+            else:  # whatever it is, its neighbours go on
+                self._settle(ticket, outcome)
+
+    def _is_late(self, ticket: Ticket) -> bool:
+        """Whether nobody waits for a ticket any more, who is told so."""
+        if not ticket.future.cancelled() and time.monotonic() < ticket.deadline:
+            return False
+        self._settle(ticket, Expired("the deadline passed before the search"))
+        return True
 
     def _compute(self, frame: Frame) -> None:
         """Launch the search of what is still wanted."""

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from grace import _native
 from grace.serve.faults import Fault
-from grace.serve.limits import parse_json, shallow
+from grace.serve.limits import MAX_NUMBER_CHARS, parse_json, parse_strictly, shallow
 
 DEPTH = 6
 values = st.recursive(
@@ -63,6 +64,59 @@ def test_any_bytes_are_read_or_refused(body):
         fault = error
     assert fault is None or (fault.status, fault.field) == (400, "body")
     assert fault is None or len(fault.message) < 200
+
+
+def outcome(parse, body: bytes) -> tuple[str, str]:
+    """What is read, types and signs of zeros included, or why it is refused."""
+    try:
+        return "read", repr(parse(body, DEPTH))
+    except Fault as fault:
+        return "refused", fault.message
+
+
+NUMBERS = [
+    "-0", "-0.0", "1e400", "1e-400", "1E+2", "18446744073709551615", "18446744073709551616",
+    "-9223372036854775808", "-9223372036854775809", "9223372036854775808.0", "1e19", "01", "1.",
+    "0." + "1" * (MAX_NUMBER_CHARS - 2), "0." + "1" * (MAX_NUMBER_CHARS - 1), "9" * 400, "NaN",
+]  # fmt: skip
+STRINGS = ['"a"', '"\\u0061"', '"\\ud800"', '"\\ud83d\\ude00"', '":\\""', '"\\\\"', '""', '"\x01"']
+leaves = st.sampled_from([*NUMBERS, *STRINGS, "true", "null", "nul", "", '{"a":1,"a":2}'])
+
+
+def members(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    spaces = st.sampled_from(["", " ", "\n\t"])
+    member = st.builds("{}:{}{}".format, st.sampled_from(STRINGS), spaces, inner)
+    return st.lists(member, max_size=4).map(lambda parts: "{" + " , ".join(parts) + "}")
+
+
+written = st.recursive(
+    leaves,
+    lambda inner: members(inner) | st.lists(inner, max_size=3).map(lambda p: f"[{','.join(p)}]"),
+    max_leaves=10,
+)
+
+
+@given(written.map(lambda text: text.encode("utf-8", "surrogatepass")) | st.binary(max_size=9))
+@example(b"\xef\xbb\xbf{}")
+@example(b'{"a": 1' + b"}" * 9)
+@example(b"[" * (DEPTH + 1) + b"]" * (DEPTH + 1))
+@example(b'{"a\\\\": ":", "b": [1.5, {"a": 1, "\\u0061": 2}]}')
+def test_the_fast_parser_reads_as_the_strict_one(body):
+    assert outcome(parse_json, body) == outcome(parse_strictly, body)
+
+
+@given(values)
+def test_what_programs_write_is_read_by_the_fast_parser(value):
+    """Else the property above would hold without it; floats past 2^63 might be integers."""
+    body = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+    plain = json.loads(body)
+    large = any(isinstance(v, float) and abs(v) >= 2**63 for v in flat(plain))
+    assert _native.json_is_plain(body, plain, depth_of(plain), MAX_NUMBER_CHARS) is not large
+
+
+def flat(value) -> list:
+    inner = value.values() if isinstance(value, dict) else value
+    return [v for i in inner for v in flat(i)] if isinstance(value, dict | list) else [value]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,5 @@
+#pragma once
+
+#include "arrays.h"
+
+void bind_features(nb::module_& module);

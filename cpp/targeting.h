@@ -1,0 +1,5 @@
+#pragma once
+
+#include "arrays.h"
+
+void bind_targeting(nb::module_& module);

@@ -22,6 +22,8 @@
 #include "visited.h"
 
 NB_MODULE(_native, module) {
+    // Whatever still serves when the interpreter ends is no leak.
+    nb::set_leak_warnings(false);
     module.doc() =
         "Host hot paths of Grace (C++20): reading, building, matching, selecting, filtering and "
         "answering.";

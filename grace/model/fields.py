@@ -16,7 +16,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from grace import _native
 from grace.catalog.values import checked_text, describe
 from grace.errors import ConfigError, RequestError
 
@@ -219,10 +218,6 @@ class SequenceField:
     def parse(self, value: Any) -> Events:
         """Return every event of a sequence, checked: well-formed, and none older than the last."""
         entries = [] if value is None else _list(self.name, value)
-        # Native code reads histories as they usually are, and leaves all others, wrong ones too.
-        read = _native.read_events(entries, self.actions.rows, MISSING, UNKNOWN)
-        if read is not None:
-            return Events(*read)
         events: list[Event] = []
         newest_s = -math.inf
         for i, entry in enumerate(entries):

@@ -1,6 +1,6 @@
 # Grace. `make` lists what there is; every target sets up .venv by itself.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu soak lint fmt bench bench-gpu report clean
+.PHONY: help setup setup-dev demo test test-gpu soak lint fmt bench bench-gpu report clean
 PYTHON ?= python3
 export PYTHON
 RUN := .venv/bin/python
@@ -11,27 +11,30 @@ help: ## list the targets
 setup: ## make .venv and build the package in it
 	@bash scripts/setup.sh
 
+setup-dev: ## the same, and what tests, lint and benchmarks need
+	@bash scripts/setup.sh dev
+
 demo: setup ## real users, real eligibility rules, four matching modes, in a few minutes
 	$(RUN) -m grace demo
 
-test: setup ## all tests that run on a CPU
+test: setup-dev ## all tests that run on a CPU
 	$(RUN) -m pytest -m "not gpu"
 
 test-gpu: ## tests that need a CUDA device, in the environment at hand
 	python3 -m pytest -m gpu
 
-soak: setup ## 100,000 requests at a server that changes, each answer compared with brute force
+soak: setup-dev ## 100,000 requests at a server that changes, each answer compared with brute force
 	$(RUN) -m tests.serve.soak --requests 100000
 
-lint: setup ## ruff, format included
+lint: setup-dev ## ruff, format included
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 
-fmt: setup ## apply ruff's fixes and format
+fmt: setup-dev ## apply ruff's fixes and format
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 
-bench: setup ## every CPU benchmark, results in benchmarks/results/cpu
+bench: setup-dev ## every CPU benchmark, results in benchmarks/results/cpu
 	$(RUN) -m benchmarks.filter
 	$(RUN) -m benchmarks.constraint_cpu
 	$(RUN) -m benchmarks.retrieve_cpu
@@ -64,7 +67,7 @@ bench-gpu: ## benchmarks that need a CUDA device, in the environment at hand
 	python3 -m benchmarks.matching --catalog runs/catalog-40000000-uniform \
 		--catalog runs/catalog-40000000-geo
 
-report: setup ## result files -> tables in docs
+report: setup-dev ## result files -> tables in docs
 	$(RUN) -m benchmarks.report
 
 clean: ## remove what was built

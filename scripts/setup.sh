@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv at the root with everything pinned and Grace built in it. Run again, it does only what changed.
+# Makes .venv at the root with everything pinned and Grace built in it; `dev` adds what tests and benchmarks need.
+# Run again, it does only what changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,9 +20,12 @@ if ! echo 'int main() { auto f = []<typename T>(T x) { return x; }; return f(0);
   exit 2
 fi
 
+needs=(-r requirements.txt)
+if [ "${1:-}" = dev ]; then needs+=(-r requirements-dev.txt); fi
 stamp=.venv/.grace-stamp
 wanted=$(cat requirements.txt requirements-dev.txt scripts/setup.sh pyproject.toml CMakeLists.txt cpp/* | sha256sum)
-if [ -x .venv/bin/grace ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then exit 0; fi
+# What is there for tests is there for the rest as well.
+if [ -x .venv/bin/grace ] && grep -qxF -e "dev $wanted" -e "${1:-} $wanted" "$stamp" 2>/dev/null; then exit 0; fi
 
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
@@ -33,11 +37,6 @@ if ! .venv/bin/python -c 'import torch' 2>/dev/null; then
     pip install 'torch==2.13.0+cpu' 2>/dev/null || pip install torch==2.13.0
   fi
 fi
-pip install -q -r requirements.txt -r requirements-dev.txt
+pip install -q "${needs[@]}"
 pip install -q --no-build-isolation --no-deps -e .
-if ! command -v chromium >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-  # Only the playground's browser tests need it; without one they are skipped.
-  { timeout 300 apt-get update && timeout 300 apt-get install -y chromium; } >/dev/null 2>&1 ||
-    echo "note: no chromium could be installed; the playground's browser tests will be skipped" >&2
-fi
-echo "$wanted" >"$stamp"
+echo "${1:-} $wanted" >"$stamp"

@@ -12,8 +12,15 @@ from torch import Tensor, nn
 
 from grace.errors import ModelError
 from grace.kernels.logsumexp import logsumexp
+from grace.model.t5 import layers
 from grace.model.t5.features import HistoryFeatures
-from grace.model.t5.module import T5, hidden
+from grace.model.t5.module import T5, Block, Stack, hidden
+
+KNOWN_MODULES = {
+    T5, Stack, Block, nn.ModuleList, nn.Embedding, nn.Linear, nn.Dropout, layers.Attention,
+    layers.CrossAttentionLayer, layers.FeedForward, layers.FeedForwardLayer, layers.RelativeBias,
+    layers.RmsNorm, layers.SelfAttentionLayer,
+}  # fmt: skip
 
 
 class SidSizes(NamedTuple):
@@ -64,7 +71,8 @@ class T5Generator(nn.Module):
         model: stays as and where it is.
 
     Raises:
-        ModelError: if the model does not say which token is which code.
+        ModelError: if the model does not say which token is which code, or if something in it was
+            replaced or has hooks, which packed weights would leave out.
 
     Attributes:
         config: the sizes of its SIDs.
@@ -80,6 +88,16 @@ class T5Generator(nn.Module):
                 "grace.model.t5.load_hf(folder, tokens=TokenMap(...)) and give the model, or save "
                 "it again with save_hf"
             )
+        for name, module in model.named_modules():
+            if (
+                type(module) not in KNOWN_MODULES
+                or module._forward_hooks
+                or module._forward_pre_hooks
+            ):
+                raise ModelError(
+                    f"the T5's {name or 'module'} was changed: merge what was added into the "
+                    "weights, or give a model with start and step"
+                )
         self.tokens, self.sizes = model.tokens, model.config
         self.config = SidSizes(self.tokens.num_levels, self.tokens.num_codes)
         self.features = HistoryFeatures(self.tokens, model.max_items)

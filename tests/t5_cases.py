@@ -1,17 +1,13 @@
-"""Small T5s, their folders and what unmodified transformers generates with them."""
+"""Small T5s, their inputs, requests and folders."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
-from transformers import GenerationConfig, T5ForConditionalGeneration
 
-import grace
-from grace.model.t5 import T5, T5Config, TokenMap, load_hf, save_hf
+from grace.model.t5 import T5, T5Config, TokenMap, save_hf
 
 TOKENS = TokenMap.of((5, 5, 5), num_users=7)
 
@@ -56,61 +52,6 @@ def histories(number: int, num_ads: int = 60, seed: int = 0, most: int = 9) -> l
         features = {"history": history} | ({"user": i * 1000} if draw.random() < 0.7 else {})
         requests.append({"id": i, "features": features})
     return requests
-
-
-@dataclass(frozen=True)
-class Generated:
-    """What transformers finds, best first.
-
-    Attributes:
-        sids: of each request.
-        scores: of each request.
-    """
-
-    sids: list[list[tuple[int, ...]]]
-    scores: list[list[float]]
-
-
-class HuggingFace:
-    """`generate` of transformers, unmodified, over the trie of an index as a dict.
-
-    Args:
-        folder: of `save_hf` or transformers.
-        index: the catalogue.
-    """
-
-    def __init__(self, folder: str | Path, index: grace.Index):
-        self.model = T5ForConditionalGeneration.from_pretrained(folder).eval()
-        own = load_hf(folder)
-        self.tokens, self.start = own.tokens, own.config.decoder_start_token_id
-        self.children: dict[tuple[int, ...], set[int]] = {}
-        for sid in self.tokens.tokens(torch.from_numpy(index.sids)).tolist():
-            for level, token in enumerate(sid):
-                self.children.setdefault(tuple(sid[:level]), set()).add(token)
-
-    def allowed(self, _: int, ids: Tensor) -> list[int]:
-        """A `prefix_allowed_tokens_fn`; a dead beam's prefix may be none of the catalogue's."""
-        return sorted(self.children.get(tuple(ids.tolist()[1:]), [0]))
-
-    def generate(self, input_ids: Tensor, mask: Tensor, beams: int) -> Generated:
-        """Search so that a score is the plain sum of log-softmax over all tokens."""
-        settings = GenerationConfig(
-            num_beams=beams, num_return_sequences=beams, do_sample=False,
-            max_new_tokens=self.tokens.num_levels, length_penalty=0.0, early_stopping=False,
-            decoder_start_token_id=self.start, pad_token_id=0, return_dict_in_generate=True,
-            output_scores=True,
-        )  # fmt: skip
-        with torch.inference_mode():
-            out = self.model.generate(
-                input_ids, attention_mask=mask.long(), generation_config=settings,
-                prefix_allowed_tokens_fn=self.allowed,
-            )  # fmt: skip
-        sids = out.sequences[:, 1:] - torch.tensor(self.tokens.starts)
-        shape = (len(input_ids), beams)
-        return Generated(
-            [[tuple(sid) for sid in row] for row in sids.unflatten(0, shape).tolist()],
-            out.sequences_scores.unflatten(0, shape).tolist(),
-        )
 
 
 def saved(model: T5, folder: Path) -> Path:

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 from model_cases import SCHEMA, small_index, small_model
-from t5_cases import TOKENS, HuggingFace, histories, saved, small_t5
+from t5_cases import TOKENS, histories, saved, small_t5
 from test_faults_swap import in_threads
 
 import grace
+from benchmarks.peers.t5 import HuggingFaceT5, assert_alike
 from grace.errors import ConfigError, ModelError
 from grace.index import MATCHERS
 from grace.model import EncoderDecoder, save_model
@@ -22,18 +23,11 @@ FORMS = [
 ]  # fmt: skip
 
 
-def assert_alike(results, generated, tolerance=1e-4):
-    """Same SIDs with the same scores; ties within rounding may stand in another order or be cut."""
-    for result, sids, scores in zip(results, generated.sids, generated.scores, strict=True):
+def assert_found(results, generated):
+    """What transformers finds, best first; ties within rounding may stand in another order."""
+    for i, result in enumerate(results):
         assert result.error is None
-        # Where fewer SIDs exist than beams, transformers fills up with what it masked.
-        theirs = {sid: score for sid, score in zip(sids, scores, strict=True) if score > -1e8}
-        mine = dict(result.sids)
-        cut = min(theirs.values())
-        for sid in mine.keys() ^ theirs.keys():
-            assert (mine | theirs)[sid] == pytest.approx(cut, abs=tolerance)
-        for sid in mine.keys() & theirs.keys():
-            assert mine[sid] == pytest.approx(theirs[sid], abs=tolerance)
+        assert_alike(dict(result.sids), generated.found(i), 1e-4)
         ordered = [score for _, score in result.sids]
         assert ordered == sorted(ordered, reverse=True)
 
@@ -52,8 +46,8 @@ def test_it_finds_what_transformers_generates(tmp_path, sizes, beams):
     folder = saved(model, tmp_path)
     plan = grace.BeamPlan((1, beams, beams), beams)
     results = grace.Retriever(index, folder, plan, "valid").retrieve(requests)
-    wanted = HuggingFace(folder, index).generate(*encoded(model, requests, index), beams)
-    assert_alike(results, wanted)
+    wanted = HuggingFaceT5(folder, index).generate(*encoded(model, requests, index), beams)
+    assert_found(results, wanted)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +68,7 @@ def toy(tmp_path_factory):
         loss.backward()
         optimiser.step()
     folder = saved(model, tmp_path_factory.mktemp("toy"))
-    generated = HuggingFace(folder, index).generate(ids, mask, 16)
+    generated = HuggingFaceT5(folder, index).generate(ids, mask, 16)
     return index, folder, requests, list(map(tuple, following.tolist())), generated
 
 
@@ -84,7 +78,7 @@ def test_a_trained_toy_agrees_too(toy, batch_size):
     plan = grace.BeamPlan((1, 16, 16, 16), 16)
     retriever = grace.Retriever(index, folder, plan, "valid", batch_size=batch_size)
     results = retriever.retrieve(requests)
-    assert_alike(results, generated)
+    assert_found(results, generated)
     found = [result.sids[0][0] for result in results]
     assert np.mean([one == other for one, other in zip(found, following, strict=True)]) > 0.8
 

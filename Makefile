@@ -38,6 +38,7 @@ bench: setup-dev ## every CPU benchmark, results in benchmarks/results/cpu
 	$(RUN) -m benchmarks.filter
 	$(RUN) -m benchmarks.constraint_cpu
 	$(RUN) -m benchmarks.retrieve_cpu
+	$(RUN) -m benchmarks.retrieve_t5_cpu
 	$(RUN) -m benchmarks.sid_fit
 	$(RUN) -m benchmarks.demo
 	$(RUN) -m benchmarks.serve_overhead

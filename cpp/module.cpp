@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include "ancestor_attention.h"
 #include "answers.h"
 #include "exact.h"
 #include "features.h"
@@ -27,6 +28,7 @@ NB_MODULE(_native, module) {
     module.doc() =
         "Host hot paths of Grace (C++20): reading, building, matching, selecting, filtering and "
         "answering.";
+    bind_ancestor_attention(module);
     bind_answers(module);
     bind_exact(module);
     bind_features(module);

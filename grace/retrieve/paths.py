@@ -30,8 +30,11 @@ from grace.index.rules import CompiledTargeting
 from grace.index.verdict import Verdict
 from grace.model import EncoderDecoder
 from grace.model.feature_reader import FeatureRow
+from grace.model.folder import open_model
 from grace.model.step_decoder import PRECISIONS
 from grace.model.step_layer import can_be_packed
+from grace.model.t5 import T5
+from grace.model.t5.generator import T5Generator
 from grace.retrieve.own_model import OwnModel, StepGenerator
 from grace.retrieve.searching import Inputs, Path, Searching, StageTimes
 
@@ -208,12 +211,13 @@ def choose_path(
 ) -> Path:
     """Return the way for a model: graphs need steps over memory that stays in place.
 
-    An `EncoderDecoder` is copied. One that somebody has changed, in a subclass or inside its
-    decoder, is not: it is driven step by step as it stands, since packed weights would not know.
+    An `EncoderDecoder` and a `T5` are copied. An `EncoderDecoder` that somebody has changed, in a
+    subclass or inside its decoder, is not: it is driven step by step as it stands, since packed
+    weights would not know.
 
     Args:
-        model: a checkpoint directory, an `EncoderDecoder`, another tensor-only core with `prefill`
-            and `decode`, or an object with `start` and `step`.
+        model: a checkpoint directory, an `EncoderDecoder`, a `T5`, another tensor-only core with
+            `prefill` and `decode`, or an object with `start` and `step`.
         index: a version.
         device: where the model, the matcher and the search run.
         precision: checked; `auto`, or one of `PRECISIONS` for an `EncoderDecoder`.
@@ -228,9 +232,7 @@ def choose_path(
         TypeError: if it is no model.
     """
     if isinstance(model, (str, os.PathLike)):
-        from grace.model import load_model
-
-        model = load_model(model)  # on the CPU: what runs is a copy
+        model = open_model(model)  # on the CPU: what runs is a copy
     if matching == "off" or not _is_own(model):
         generator = make_generator(model, index, device, precision, plan)
         return GeneratorPath(generator, index, device, matching, plan)
@@ -259,9 +261,12 @@ def make_generator(
         return StepGenerator(_own_model(model, index, device, precision), plan)
     if precision not in ("auto", "float32"):
         raise ConfigError(
-            "precision must be auto or float32 for a model of your own, or a changed one, got "
-            f"{precision!r}; the others are for Grace's own decoder"
+            "precision must be auto or float32 for a T5, a model of your own, or a changed one, "
+            f"got {precision!r}; the others are for Grace's own decoder"
         )
+    if isinstance(model, T5):
+        model = T5Generator(model)
+        model.tokens.check(index)
     if hasattr(model, "prefill") and hasattr(model, "decode"):
         return CoreGenerator(model, index, device)
     if hasattr(model, "start") and hasattr(model, "step"):

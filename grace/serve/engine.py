@@ -62,9 +62,9 @@ class Engine:
     ):
         self.options = options = options or EngineOptions()
         if isinstance(model, (str, os.PathLike)):
-            from grace.model import load_model
+            from grace.model.folder import open_model
 
-            model = load_model(model)
+            model = open_model(model)
         self.model = model
         self._timeline_path = timeline
         self._timeline = None if timeline is None else Timeline()

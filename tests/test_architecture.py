@@ -14,7 +14,7 @@ PACKAGE = ROOT / "grace"
 # A room may import rooms of a smaller number, and itself.
 ROOMS = {
     "errors": 0, "files": 1, "progress": 1, "_native": 1, "kernels": 2, "runtime": 2,
-    "catalog": 3, "sid": 4, "index": 5, "model": 6, "decode": 7, "retrieve": 8,
+    "catalog": 3, "datasets": 3, "sid": 4, "index": 5, "model": 6, "decode": 7, "retrieve": 8,
     "train": 9, "evaluate": 9, "serve": 9, "demo": 10, "cli": 11,
 }  # fmt: skip
 LIGHT = {"torch", "numpy", "safetensors", "pyarrow"}

@@ -17,8 +17,8 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import record
+from grace.datasets.movielens import load_movielens
 from grace.demo.measure import unit_of
-from grace.demo.movielens import load_movielens
 from grace.demo.pipeline import DemoReport, run_demo
 from grace.demo.settings import DemoSettings
 from grace.demo.show import show

@@ -104,7 +104,7 @@ def train_models(options: argparse.Namespace) -> list[tuple[Path, Path, Path]]:
 def train_missing(seeds: Sequence[int], options: argparse.Namespace) -> None:
     """Index and train as the demo does, a folder a seed."""
     # Where the models are there, nothing that the demo needs has to be.
-    from grace.demo.movielens import load_movielens
+    from grace.datasets.movielens import load_movielens
     from grace.demo.pipeline import catalog_of_seed, one_thread, write_inputs
     from grace.demo.places import zip_places
     from grace.demo.seeds import SeedJob, train_seed

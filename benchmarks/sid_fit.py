@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import record
-from grace.demo.movielens import load_movielens
+from grace.datasets.movielens import load_movielens
 from grace.sid import SidReport, fit_catalog
 
 SOURCES = {

@@ -7,11 +7,16 @@ without it the examples are the same on every run and machine.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from grace.datasets.movielens import load_movielens
+from grace.errors import DataError
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
 EXAMPLES = os.environ.get("GRACE_TEST_EXAMPLES")
 
 settings.register_profile(
@@ -31,3 +36,21 @@ torch.set_num_threads(1)
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: above a minute; `-m 'not slow'` leaves it out")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of public data sets next to this checkout."""
+    if not SHARED.is_dir():
+        pytest.skip("the shared data is not next to this checkout")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def movielens():
+    """MovieLens-100K: from the shared data where it exists, else downloaded."""
+    directory = SHARED / "movielens-100k"
+    try:
+        return load_movielens(directory if directory.is_dir() else None)
+    except DataError as error:
+        pytest.skip(f"MovieLens-100K cannot be had here: {error}")

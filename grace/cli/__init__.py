@@ -37,13 +37,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Generative retrieval inside the catalogue and inside what each request may see.",
 )
+data = typer.Typer(no_args_is_help=True, help="Public data sets.")
 sid = typer.Typer(no_args_is_help=True, help="Semantic IDs.")
 index = typer.Typer(no_args_is_help=True, help="Indexes: build, check, change, go back.")
+app.add_typer(data, name="data")
 app.add_typer(sid, name="sid")
 app.add_typer(index, name="index")
 
 for group, command, module, function in (
     (app, "demo", "demo", "demo"),
+    (data, "prepare", "data", "prepare"),
     (sid, "fit", "sid", "fit"),
     (app, "train", "train", "train"),
     (index, "build", "index", "build"),

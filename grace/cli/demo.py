@@ -28,7 +28,7 @@ def demo(
     """Train on real behaviour and retrieve under real targeting rules, in every matching mode."""
     from rich.console import Console
 
-    from grace.demo.movielens import load_movielens
+    from grace.datasets.movielens import load_movielens
     from grace.demo.pipeline import run_demo
     from grace.demo.settings import DemoSettings
     from grace.demo.show import show

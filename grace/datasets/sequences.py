@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from grace.datasets.manifest import check_file
 from grace.errors import DataError
 
 
@@ -77,9 +78,7 @@ class Sequences:
             users=_integers(table.column("user"), path, "user"),
             offsets=offsets,
             items=_dense(items, self.item_ids, path),
-            targets=_dense(
-                _integers(table.column("target"), path, "target"), self.item_ids, path
-            ),
+            targets=_dense(_integers(table.column("target"), path, "target"), self.item_ids, path),
             item_ids=self.item_ids,
         )
 
@@ -87,8 +86,11 @@ class Sequences:
 def load(folder: str | os.PathLike) -> Sequences:
     """Read the items and the training part of a folder that `grace data prepare` wrote.
 
+    A folder of your own needs no manifest; where there is one, files must be those it describes.
+
     Raises:
-        DataError: if a file is missing, damaged, or names an item that `items.parquet` lacks.
+        DataError: if a file is missing, damaged or not the manifest's, or names an item that
+            `items.parquet` lacks.
     """
     folder = Path(folder)
     path = folder / "items.parquet"
@@ -110,6 +112,7 @@ def load(folder: str | os.PathLike) -> Sequences:
 
 
 def _read(path: Path, columns: list[str]) -> pa.Table:
+    check_file(path)
     try:
         return pq.read_table(path, columns=columns)
     except (pa.ArrowException, OSError) as error:

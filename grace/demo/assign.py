@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from grace.demo.movielens import Movie
+from grace.datasets.movielens import Movie
 from grace.demo.places import ZipPlaces
 from grace.demo.shapes import RuleShape
 from grace.demo.words import targeting

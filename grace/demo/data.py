@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from grace.datasets.movielens import MovieLens, load_movielens
 from grace.demo.assign import assign_rules
 from grace.demo.eligibility import measure_eligibility
-from grace.demo.movielens import MovieLens, load_movielens
 from grace.demo.places import ZipPlaces, haversine_km, zip_places
 from grace.demo.shapes import load_shapes
 from grace.demo.users import DemoRequests, demo_requests, training_popularity

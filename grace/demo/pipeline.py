@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from grace.catalog import write_rows
+from grace.datasets.movielens import MovieLens
 from grace.demo.brute_force import check_against_brute_force
 from grace.demo.data import deal_rules
 from grace.demo.folder import REPORT_FILE, replaced_folder
@@ -25,7 +26,6 @@ from grace.demo.measure import (
     mean_funnel,
     seed_mean,
 )
-from grace.demo.movielens import MovieLens
 from grace.demo.people import Person, describe_people
 from grace.demo.places import zip_places
 from grace.demo.seeds import SeedJob, SeedRun, run_seeds

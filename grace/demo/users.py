@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from grace.datasets.movielens import MovieLens, Rating, User
 from grace.demo.assign import iso_time
-from grace.demo.movielens import MovieLens, Rating, User
 from grace.demo.places import HomePlace, ZipPlaces
 
 HELD_OUT = 2

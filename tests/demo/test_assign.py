@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from grace.catalog import read_catalog
+from grace.datasets.movielens import Movie
 from grace.demo.assign import PAUSED_SHARE, RUNNING_SHARE, assign_rules, draw_assignment
 from grace.demo.eligibility import demo_schema
-from grace.demo.movielens import Movie
 from grace.demo.places import Place, zip_places
 from grace.demo.shapes import RuleShape, load_shapes
 

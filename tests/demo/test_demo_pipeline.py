@@ -12,12 +12,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from grace.cli import app
+from grace.datasets.movielens import MovieLens
 from grace.decode import BeamPlan
 from grace.demo import pipeline, seeds
 from grace.demo.brute_force import check_against_brute_force
 from grace.demo.folder import REPORT_FILE, replaced_folder
 from grace.demo.measure import seed_mean
-from grace.demo.movielens import MovieLens
 from grace.demo.pipeline import run_demo
 from grace.demo.settings import DemoSettings
 from grace.demo.show import next_commands, show

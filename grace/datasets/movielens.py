@@ -119,14 +119,24 @@ def cache_directory() -> Path:
     return Path(os.environ.get("GRACE_CACHE") or Path.home() / ".cache" / "grace")
 
 
+def movielens_files(root: Path) -> dict[str, Path]:
+    """Return the path of each kind of file (`user`, `item`, `inter`) at or below a directory.
+
+    Raises:
+        DataError: if one is missing.
+    """
+    directory = _find(root)
+    return {kind: path for kind in COLUMNS if (path := _file(directory, kind))}
+
+
 def _find(root: Path) -> Path:
     """Return the directory at or below `root` that holds the three files."""
-    for below in ("", "ml-100k", "dataset_example/ml-100k", INSIDE_RECBOLE):
+    for below in ("", "ml-100k", "movielens-100k", "dataset_example/ml-100k", INSIDE_RECBOLE):
         if all(_file(root / below, kind) for kind in COLUMNS):
             return root / below
     raise DataError(
         f"{root}: no ml-100k.inter, ml-100k.user and ml-100k.item (or the same with .gz) here or "
-        f"in {INSIDE_RECBOLE}; leave the directory out to have them downloaded"
+        f"in {INSIDE_RECBOLE}; for the demo, leave the directory out to have them downloaded"
     )
 
 

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from grace.demo.movielens import INSIDE_RECBOLE, Rating, load_movielens
+from grace.datasets.movielens import INSIDE_RECBOLE, Rating, load_movielens
 from grace.errors import DataError
 
 

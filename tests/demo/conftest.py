@@ -1,4 +1,4 @@
-"""The demo's tests need packages of places that nothing else needs: without them they are skipped."""
+"""The demo's tests need packages of places that nothing else needs; without them they skip."""
 
 import pytest
 

@@ -239,6 +239,6 @@ def test_the_published_files_are_as_published(shared_data, tmp_path, name):
     data = load(tmp_path / name)
     assert data.num_items == manifest["counts"]["items"]
     assert len(data.items) == manifest["counts"]["train_interactions"]
-    for user in range(0, data.num_users, 97):
+    for user in range(0, len(data.users), 97):
         history = data.items[data.offsets[user] : data.offsets[user + 1]]
         assert len(set(history)) == len(history)

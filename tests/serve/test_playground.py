@@ -240,11 +240,16 @@ def test_one_comparison_at_a_time_and_serving_goes_on(world):
 
 
 def test_a_refusal_of_the_engine_is_passed_on(world):
-    with serving(world / "index", Gated(), max_admitted=0) as (url, engine):
+    gated = Gated()
+    with serving(world / "index", gated, max_admitted=1) as (url, engine):
+        gated.gate.clear()
+        waiting = engine.submit(person(0))
         body = {"request": ask(), "modes": ["exact"]}
         status, headers, told = call(f"{url}{API}/compare", body)
         assert (status, headers["retry-after"]) == (429, "1")
         assert told["error"]["message"]
+        gated.gate.set()
+        assert waiting.future.result(10).error is None
         engine.drain(5)
         assert call(f"{url}{API}/compare", body)[0] == 503
 

@@ -1,54 +1,56 @@
-"""A prepared data set in memory: histories as arrays of item positions."""
+"""A prepared data set in memory: training histories, and the held-out splits when asked for."""
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace.datasets.prepare import FILES, FORMAT_VERSION, MANIFEST, sha256
+from grace.datasets.manifest import check_file
 from grace.errors import DataError
 
 
-@dataclass(frozen=True, eq=False)
-class HeldOut:
-    """One event to predict for each of U users.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Split:
+    """Held-out items, one a user, with the history before each.
 
     Attributes:
-        users: `[U]` int64, as in the raw file.
-        offsets: `[U + 1]` int64, row bounds into `items`.
-        items: `[E]` int32, positions of the history's items, oldest first.
-        targets: `[U]` int32, position of the next item.
+        name: `valid` or `test`.
+        users: `[U]` int64, user ids as in the files.
+        offsets: `[U + 1]` int64, bounds of each user's history in `items`.
+        items: `[E]` int64, dense item numbers, oldest first.
+        targets: `[U]` int64, dense number of the item that came next.
+        item_ids: `[N]` int64, the id of each dense item number.
     """
 
+    name: str
     users: np.ndarray
     offsets: np.ndarray
     items: np.ndarray
     targets: np.ndarray
+    item_ids: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.users)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Sequences:
-    """The training histories; the held-out events only when asked for.
-
-    An item's position is its row in `items.parquet`, which goes by ascending id.
+    """The training part of a data set. Nothing here has read a held-out file.
 
     Attributes:
-        directory: the prepared folder.
-        name: the data set's.
-        users: `[U]` int64, as in the raw file.
-        offsets: `[U + 1]` int64, row bounds into `items`.
-        items: `[E]` int32, positions of the items, oldest first; without each user's last two.
-        item_ids: `[N]` int64, ascending; position → id.
+        folder: where it lies.
+        users: `[U]` int64, user ids as in the files.
+        offsets: `[U + 1]` int64, bounds of each user's items in `items`.
+        items: `[E]` int64, dense item numbers from 0, oldest first.
+        item_ids: `[N]` int64, ascending: the id of each dense item number.
     """
 
-    directory: Path
-    name: str
+    folder: Path
     users: np.ndarray
     offsets: np.ndarray
     items: np.ndarray
@@ -56,90 +58,92 @@ class Sequences:
 
     @property
     def num_items(self) -> int:
-        """N, items without a training event included."""
+        """N, items of the data set, whether or not the training part holds them."""
         return len(self.item_ids)
 
-    @property
-    def num_users(self) -> int:
-        """U."""
-        return len(self.users)
+    def valid(self) -> Split:
+        """Read the validation split."""
+        return self._split("valid")
 
-    def valid(self) -> HeldOut:
-        """Open the validation events: each user's last item but one, after the training history."""
-        return self._held_out("valid.parquet")
+    def test(self) -> Split:
+        """Read the test split; training and selection never do."""
+        return self._split("test")
 
-    def test(self) -> HeldOut:
-        """Open the test events: each user's last item, after all before it.
+    def _split(self, name: str) -> Split:
+        path = self.folder / f"{name}.parquet"
+        table = _read(path, ["user", "history", "target"])
+        offsets, items = _lists(table.column("history"), path)
+        return Split(
+            name=name,
+            users=_integers(table.column("user"), path, "user"),
+            offsets=offsets,
+            items=_dense(items, self.item_ids, path),
+            targets=_dense(_integers(table.column("target"), path, "target"), self.item_ids, path),
+            item_ids=self.item_ids,
+        )
 
-        Nothing that trains or selects may call this; only `grace evaluate --split test` does.
-        """
-        return self._held_out("test.parquet")
 
-    def _held_out(self, name: str) -> HeldOut:
-        table = _read(self.directory, _manifest(self.directory), name)
-        offsets, items = _lists(table, "history", self.item_ids)
-        targets = _positions(table.column("target").to_numpy(), self.item_ids, name)
-        return HeldOut(table.column("user").to_numpy(), offsets, items, targets)
+def load(folder: str | os.PathLike) -> Sequences:
+    """Read the items and the training part of a folder that `grace data prepare` wrote.
 
-
-def load(directory: str | os.PathLike) -> Sequences:
-    """Open a folder that `grace data prepare` wrote; reads no held-out event.
+    A folder of your own needs no manifest; where there is one, files must be those it describes.
 
     Raises:
-        DataError: if the folder is torn, of another format, or a file is not the manifest's.
+        DataError: if a file is missing, damaged or not the manifest's, or names an item that
+            `items.parquet` lacks.
     """
-    directory = Path(directory)
-    manifest = _manifest(directory)
-    item_ids = _read(directory, manifest, "items.parquet").column("ad_id").to_numpy()
-    train = _read(directory, manifest, "train.parquet")
-    offsets, items = _lists(train, "items", item_ids)
-    users = train.column("user").to_numpy()
-    return Sequences(directory, manifest["name"], users, offsets, items, item_ids)
+    folder = Path(folder)
+    path = folder / "items.parquet"
+    item_ids = np.sort(_integers(_read(path, ["ad_id"]).column("ad_id"), path, "ad_id"))
+    if not len(item_ids):
+        raise DataError(f"{path}: there are no items")
+    if (item_ids[1:] == item_ids[:-1]).any():
+        raise DataError(f"{path}: an ad_id is given twice")
+    path = folder / "train.parquet"
+    table = _read(path, ["user", "items"])
+    offsets, items = _lists(table.column("items"), path)
+    return Sequences(
+        folder=folder,
+        users=_integers(table.column("user"), path, "user"),
+        offsets=offsets,
+        items=_dense(items, item_ids, path),
+        item_ids=item_ids,
+    )
 
 
-def _manifest(directory: Path) -> dict:
-    path = directory / MANIFEST
+def _read(path: Path, columns: list[str]) -> pa.Table:
+    check_file(path)
     try:
-        manifest = json.loads(path.read_bytes())
-        version, files = manifest["format_version"], manifest["files"]
-        complete = set(files) >= set(FILES) and isinstance(manifest["name"], str)
-    except FileNotFoundError:
-        raise DataError(
-            f"{directory}: no {MANIFEST}; run `grace data prepare NAME --raw DIR --out {directory}`"
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: not a manifest of a prepared data set: {error!r}") from None
-    if version != FORMAT_VERSION or not complete:
-        raise DataError(
-            f"{path}: expected format version {FORMAT_VERSION} with {', '.join(FILES)}, "
-            f"got version {version}; run `grace data prepare` again"
-        )
-    return manifest
+        return pq.read_table(path, columns=columns)
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{path}: {reason}; grace data prepare writes it") from None
 
 
-def _read(directory: Path, manifest: dict, name: str) -> pa.Table:
-    path = directory / name
-    try:
-        if sha256(path) != manifest["files"][name]:
-            raise DataError(
-                f"{path}: is not the file that {MANIFEST} describes; run `grace data prepare` again"
-            )
-        return pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from None
+def _integers(column: pa.ChunkedArray, path: Path, name: str) -> np.ndarray:
+    if column.null_count or not pa.types.is_integer(column.type):
+        raise DataError(f"{path}: {name}: expected integers without nulls, got {column.type}")
+    return column.to_numpy().astype(np.int64)
 
 
-def _lists(table: pa.Table, column: str, item_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    lists = table.column(column).combine_chunks()
-    lengths = np.diff(lists.offsets.to_numpy())
-    offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
-    return offsets, _positions(lists.flatten().to_numpy(), item_ids, column)
+def _lists(column: pa.ChunkedArray, path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return int64 offsets [U + 1] and values [E] of a column of lists."""
+    lists = column.combine_chunks()
+    if not (pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type)):
+        raise DataError(f"{path}: expected a column of lists, got {lists.type}")
+    lengths = lists.value_lengths()
+    values = lists.flatten()
+    if lengths.null_count or values.null_count or not pa.types.is_integer(values.type):
+        raise DataError(f"{path}: expected lists of integers without nulls, got {lists.type}")
+    offsets = np.zeros(len(lists) + 1, np.int64)
+    np.cumsum(lengths.to_numpy(), out=offsets[1:])
+    return offsets, values.to_numpy().astype(np.int64)
 
 
-def _positions(ids: np.ndarray, item_ids: np.ndarray, where: str) -> np.ndarray:
-    positions = np.searchsorted(item_ids, ids)
-    known = np.minimum(positions, len(item_ids) - 1)
-    if not np.array_equal(item_ids[known], ids):
-        stranger = ids[item_ids[known] != ids][0]
-        raise DataError(f"{where}: item {stranger} is not in items.parquet")
-    return positions.astype(np.int32)
+def _dense(ids: np.ndarray, item_ids: np.ndarray, path: Path) -> np.ndarray:
+    """Return the dense number of each item id."""
+    found = np.minimum(np.searchsorted(item_ids, ids), len(item_ids) - 1)
+    unknown = item_ids[found] != ids
+    if unknown.any():
+        raise DataError(f"{path}: item {ids[unknown][0]} is not in items.parquet")
+    return found

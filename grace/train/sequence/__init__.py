@@ -1,0 +1,7 @@
+"""Training of sequence models on prepared data sets: TIGER's T5, GRACE, SASRec, popularity."""
+
+from grace.train.sequence.config import Recipe, SequenceConfig
+from grace.train.sequence.loop import SequenceReport, train_sequences
+from grace.train.sequence.rank import rank
+
+__all__ = ["Recipe", "SequenceConfig", "SequenceReport", "rank", "train_sequences"]

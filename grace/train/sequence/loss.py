@@ -1,0 +1,29 @@
+"""Cross-entropy as a sum and a count, so that however a batch is split, its gradient is the same."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def code_loss(
+    logits: Tensor, tokens: Tensor, known: Tensor, blocks: list[slice], smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """Return the cross-entropy of SIDs' tokens, summed, and how many tokens that are.
+
+    Args:
+        logits: `[R, L, vocabulary]`, of teacher forcing.
+        tokens: `[R, L]` int64, the true ones; anything within the vocabulary in an empty row.
+        known: `[R]` bool, False for an empty row.
+        blocks: per level, the tokens that are its codes.
+        smoothing: share of each target spread evenly over its level's codes. Other tokens get none:
+            a code of another level is never right.
+    """
+    logits = logits.float()
+    normaliser = logits.logsumexp(2)
+    hit = logits.gather(2, tokens[..., None])[..., 0]
+    if smoothing:
+        spread = torch.stack([logits[:, t, block].mean(1) for t, block in enumerate(blocks)], 1)
+        hit = hit.lerp(spread, smoothing)
+    loss = torch.where(known[:, None], normaliser - hit, 0)
+    return loss.sum(), known.sum() * tokens.shape[1]

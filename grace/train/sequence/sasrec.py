@@ -1,0 +1,142 @@
+"""SASRec with cross-entropy over all items (Kang and McAuley, 2018; Klenitskiy and Vasilev, 2023)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from grace.errors import ConfigError
+from grace.model.config import LARGEST_SIZE, check_types
+from grace.train.sequence.windows import Batch, Ranker
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SasrecConfig:
+    """Sizes.
+
+    Attributes:
+        model_dim: width of hidden vectors and of the items' embeddings.
+        num_layers: transformer blocks.
+        num_heads: of attention; they divide `model_dim`.
+        ffn_dim: hidden width of feed-forward layers.
+        dropout: share of activations dropped while training.
+    """
+
+    model_dim: int = 64
+    num_layers: int = 2
+    num_heads: int = 2
+    ffn_dim: int = 256
+    dropout: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name in ("model_dim", "num_layers", "num_heads", "ffn_dim"):
+            if not 1 <= getattr(self, name) <= LARGEST_SIZE:
+                raise ConfigError(
+                    f"{name} must be from 1 to {LARGEST_SIZE}, got {getattr(self, name)}"
+                )
+        if self.model_dim % self.num_heads:
+            raise ConfigError(
+                f"num_heads must divide model_dim ({self.model_dim}), got {self.num_heads}"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout must be at least 0 and below 1, got {self.dropout}")
+
+
+class Block(nn.Module):
+    """Causal self-attention and a feed-forward layer, each added and then normed."""
+
+    def __init__(self, config: SasrecConfig):
+        super().__init__()
+        self.num_heads, self.dropout_rate = config.num_heads, config.dropout
+        self.attend = nn.Linear(config.model_dim, 3 * config.model_dim)
+        self.attended = nn.Linear(config.model_dim, config.model_dim)
+        self.attention_norm = nn.LayerNorm(config.model_dim)
+        self.up = nn.Linear(config.model_dim, config.ffn_dim)
+        self.down = nn.Linear(config.ffn_dim, config.model_dim)
+        self.feed_forward_norm = nn.LayerNorm(config.model_dim)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform `[R, n, model_dim]`; no position sees a later one, so padding comes last."""
+        parts = self.attend(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        dropout = self.dropout_rate if self.training else 0.0
+        heads = F.scaled_dot_product_attention(*parts.unbind(), dropout_p=dropout, is_causal=True)
+        attended = self.attended(heads.transpose(1, 2).flatten(2))
+        x = self.attention_norm(x + self.dropout(attended))
+        return self.feed_forward_norm(x + self.dropout(self.down(F.gelu(self.up(x)))))
+
+
+class Sasrec(nn.Module):
+    """Histories in, a score for every item out: dot products with the items' embeddings.
+
+    Args:
+        config: the sizes.
+        num_items: N.
+        history: items that are read, at most.
+    """
+
+    def __init__(self, config: SasrecConfig, num_items: int, history: int):
+        super().__init__()
+        self.config, self.history = config, history
+        self.items = nn.Embedding(num_items, config.model_dim)
+        self.positions = nn.Embedding(history, config.model_dim)
+        self.norm = nn.LayerNorm(config.model_dim)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.dropout = nn.Dropout(config.dropout)
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=0.02)
+            if isinstance(module, nn.Linear):
+                nn.init.zeros_(module.bias)
+
+    def forward(self, items: Tensor) -> Tensor:
+        """Return hidden vectors `[R, n, model_dim]` of histories `[R, n]` int64, -1 for padding."""
+        x = self.items(items.clamp_min(0)) + self.positions.weight[: items.shape[1]]
+        x = self.dropout(self.norm(x))
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+    def loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
+        """Return the cross-entropy of every next item, summed, and how many items that are."""
+        logits = self(batch.items[:, :-1]) @ self.items.weight.T
+        targets = batch.items[:, 1:].flatten()
+        loss = F.cross_entropy(
+            logits.flatten(0, 1).float(), targets, ignore_index=-1, reduction="sum",
+            label_smoothing=smoothing,
+        )  # fmt: skip
+        return loss, (targets >= 0).sum()
+
+    def ranker(self, beam_width: int) -> Ranker:
+        """Return `(batch, k) -> [R, k]` item numbers; all items are scored, without a search."""
+        return self._rank
+
+    @torch.inference_mode()
+    def _rank(self, batch: Batch, k: int) -> Tensor:
+        hidden = self(batch.items[:, :-1])
+        rows = torch.arange(len(hidden), device=hidden.device)
+        scores = hidden[rows, (batch.lengths - 1).clamp_min(0)] @ self.items.weight.T
+        return first_by_score(scores.float(), k)
+
+
+def first_by_score(scores: Tensor, k: int) -> Tensor:
+    """Return the columns of the k largest scores `[R, N]`, best first, ties by column; -1 past N.
+
+    `topk` breaks ties as it likes: what ties with the k-th score is settled here.
+    """
+    width = min(k, scores.shape[1])
+    least = scores.topk(width, dim=1).values[:, -1:]
+    # Above the k-th score all are in; of those equal to it the first ones are.
+    above, equal = scores > least, scores == least
+    room = width - above.sum(1, keepdim=True)
+    kept = above | (equal & (equal.cumsum(1) <= room))
+    columns = kept.nonzero()[:, 1].view(len(scores), width)
+    order = scores.gather(1, columns).sort(dim=1, descending=True, stable=True).indices
+    columns = columns.gather(1, order)
+    if width == k:
+        return columns
+    return F.pad(columns, (0, k - width), value=-1)

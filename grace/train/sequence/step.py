@@ -1,0 +1,110 @@
+"""One optimiser step: in static shapes, without a wait for the device, so that a graph can hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from grace.errors import ConfigError
+from grace.train.sequence.config import SequenceConfig
+from grace.train.sequence.processes import Processes
+from grace.train.sequence.weights import Weights
+from grace.train.sequence.windows import Batch, DeviceWindows, thinned
+
+WARMUP_STEPS = 3
+"""Before a capture, so that libraries have made their plans and workspaces."""
+
+
+class Step:
+    """Runs steps of one run.
+
+    Args:
+        model: has `loss(batch, smoothing) -> (sum, count)`.
+        weights: of the model.
+        windows: the training examples.
+        rooms: the padded length of each piece of a step.
+        config: the settings.
+        processes: share each step.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        weights: Weights,
+        windows: DeviceWindows,
+        rooms: list[int],
+        config: SequenceConfig,
+        processes: Processes,
+    ):
+        self._weights, self._windows, self._rooms = weights, windows, rooms
+        self._config, self._processes = config, processes
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._rows: list[Tensor] = []
+        self._shares = self._stats = torch.empty(0)
+        on_gpu = weights.values.is_cuda
+        self._captures = config.mode in ("graph", "compile+graph")
+        if self._captures and (not on_gpu or processes.count > 1):
+            raise ConfigError(f"mode {config.mode!r} is for one process on a GPU; take 'eager'")
+        half = config.precision == "bfloat16" or (config.precision == "auto" and on_gpu)
+        self._autocast = torch.autocast(weights.values.device.type, torch.bfloat16, enabled=half)
+        self._loss: Callable[[Batch, float], tuple[Tensor, Tensor]] = model.loss
+        if config.mode in ("compile", "compile+graph"):
+            # A shape each bucket and no other; compiled once a run.
+            self._loss = torch.compile(model.loss, dynamic=False)
+
+    def __call__(self, rows: list[Tensor], shares: Tensor) -> Tensor:
+        """Run a step.
+
+        Args:
+            rows: per piece `[R]` int64, example numbers, -1 for none; the same shapes every time.
+            shares: float32 `[2]`: of the peak learning rate, and of the average.
+
+        Returns:
+            float32 `[2]`, loss and gradient norm; overwritten by the next step.
+        """
+        if not self._captures:
+            return self._run(rows, shares)
+        if self._graph is None:
+            self._capture(rows, shares)
+        for mine, given in zip(self._rows, rows, strict=True):
+            mine.copy_(given)
+        self._shares.copy_(shares)
+        self._graph.replay()
+        return self._stats
+
+    def _run(self, rows: list[Tensor], shares: Tensor) -> Tensor:
+        weights, smoothing = self._weights, self._config.label_smoothing
+        weights.gradients.zero_()
+        total = torch.zeros(2, dtype=torch.float64, device=shares.device)
+        for piece, room in zip(rows, self._rooms, strict=True):
+            batch = self._windows.batch(piece, room)
+            if self._config.drop_history:
+                batch = thinned(batch, self._config.drop_history)
+            with self._autocast:
+                loss, count = self._loss(batch, smoothing)
+            loss.backward()
+            total += torch.stack([loss.detach().double(), count.double()])
+        self._processes.sum_(weights.gradients, total)
+        weights.gradients.div_(total[1])
+        norm = weights.step(shares[0], shares[1])
+        return torch.stack([(total[0] / total[1]).float(), norm])
+
+    def _capture(self, rows: list[Tensor], shares: Tensor) -> None:
+        """Capture a step; what the steps before it changed is put back."""
+        self._rows = [piece.clone() for piece in rows]
+        self._shares = shares.clone()
+        tensors = self._weights.tensors()
+        before = [tensor.clone() for tensor in tensors]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARMUP_STEPS):
+                self._run(self._rows, self._shares)
+        torch.cuda.current_stream().wait_stream(side)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._stats = self._run(self._rows, self._shares)
+        for tensor, value in zip(tensors, before, strict=True):
+            tensor.copy_(value)

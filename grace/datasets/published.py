@@ -7,7 +7,7 @@ from pathlib import Path
 
 from grace.datasets.amazon import read_amazon
 from grace.datasets.movielens import load_movielens, movielens_files
-from grace.datasets.prepare import Dataset, Statistics
+from grace.datasets.preparation import Dataset, Statistics
 from grace.datasets.raw import Item, Raw
 
 S3_REC = "S3-Rec (Zhou et al., 2020) and TIGER (Rajput et al., 2023)"

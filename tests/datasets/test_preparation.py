@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from dataset_files import histories, tiny, write_raw
@@ -13,8 +14,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from grace.cli import app
-from grace.datasets import DATASETS, HeldOut, Sequences, load, prepare
-from grace.datasets.prepare import FILES, sha256
+from grace.datasets import DATASETS, Sequences, Split, load, prepare
+from grace.datasets.manifest import FILES, sha256
 from grace.errors import DataError
 
 
@@ -29,7 +30,7 @@ def prepared(raw, tmp_path):
     return tmp_path / "out"
 
 
-def as_lists(held: HeldOut | Sequences, item_ids: np.ndarray) -> dict[int, list[int]]:
+def as_lists(held: Sequences | Split, item_ids: np.ndarray) -> dict[int, list[int]]:
     bounds = zip(held.users.tolist(), held.offsets, held.offsets[1:], strict=False)
     return {user: item_ids[held.items[start:stop]].tolist() for user, start, stop in bounds}
 
@@ -48,7 +49,7 @@ def test_leave_one_out_by_hand(tmp_path_factory, seed):
     assert ids[valid.targets].tolist() == [items[-2] for items in users.values()]
     assert ids[test.targets].tolist() == [items[-1] for items in users.values()]
     assert data.num_items == 40
-    assert data.items.dtype == valid.targets.dtype == np.int32
+    assert data.items.dtype == valid.targets.dtype == np.int64
 
 
 def test_what_selection_may_read_holds_no_test_item(raw, tmp_path):
@@ -73,7 +74,7 @@ def test_load_and_valid_do_not_open_the_test_file(prepared):
     (prepared / "test.parquet").unlink()
     data = load(prepared)
     assert len(data.valid().targets) == 30
-    with pytest.raises(DataError, match=r"test\.parquet: cannot be read"):
+    with pytest.raises(DataError, match=r"test\.parquet: No such file"):
         data.test()
 
 
@@ -179,7 +180,7 @@ def test_a_changed_file_is_refused(prepared):
         load(prepared)
 
 
-def test_a_torn_or_foreign_folder_is_refused(prepared):
+def test_a_half_written_or_foreign_folder_is_refused(prepared):
     manifest = json.loads((prepared / "manifest.json").read_text())
     (prepared / "manifest.json").write_text(json.dumps({**manifest, "format_version": 2}))
     with pytest.raises(DataError, match="expected format version 1"):
@@ -187,8 +188,36 @@ def test_a_torn_or_foreign_folder_is_refused(prepared):
     (prepared / "manifest.json").write_text("{}")
     with pytest.raises(DataError, match="not a manifest"):
         load(prepared)
+
+
+def test_a_run_that_died_leaves_nothing_that_loads(raw, prepared, monkeypatch):
+    monkeypatch.setattr("grace.datasets.preparation._held_out_table", None)
+    with pytest.raises(TypeError):
+        prepare(tiny(histories()), raw, prepared)
+    with pytest.raises(DataError, match="half written"):
+        load(prepared)
+
+
+def test_a_folder_of_ones_own_needs_no_manifest(prepared):
+    before = load(prepared).items
     (prepared / "manifest.json").unlink()
-    with pytest.raises(DataError, match="grace data prepare NAME"):
+    np.testing.assert_array_equal(load(prepared).items, before)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pa.array([[1, 99]] * 30), "item 99 is not in items.parquet"),
+        (pa.array([[1, None]] * 30), "expected lists of integers without nulls"),
+        (pa.array([["a"]] * 30), "expected lists of integers"),
+        (pa.array([1] * 30), "expected a column of lists"),
+    ],
+)
+def test_wrong_histories_are_refused(prepared, column, message):
+    (prepared / "manifest.json").unlink()
+    users = pq.read_table(prepared / "train.parquet")["user"]
+    pq.write_table(pa.table({"user": users, "items": column}), prepared / "train.parquet")
+    with pytest.raises(DataError, match=message):
         load(prepared)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,14 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from grace.datasets.manifest import FILES, sha256, write_manifest
 from grace.datasets.raw import Item, Raw
 from grace.errors import DataError
 from grace.files import atomic_write
 from grace.progress import progress
-
-FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
-FILES = ("items.parquet", "train.parquet", "valid.parquet", "test.parquet")
 
 MIN_EVENTS = 5
 """Users with fewer events are left out; in the published files there are none."""
@@ -56,7 +51,7 @@ def prepare(dataset: Dataset, raw: str | os.PathLike, out: str | os.PathLike) ->
     """Read a data set, compare it with the published statistics, split it and write it.
 
     A user's last item is the test target, the one before it the validation target, the rest is for
-    training. The manifest is written last: without it `load` refuses the folder.
+    training. The manifest is completed last: `load` refuses a folder left half written.
 
     Args:
         dataset: which.
@@ -80,13 +75,12 @@ def prepare(dataset: Dataset, raw: str | os.PathLike, out: str | os.PathLike) ->
     if out.exists() and not out.is_dir():
         raise DataError(f"{out}: is a file; name a folder")
     out.mkdir(parents=True, exist_ok=True)
-    (out / MANIFEST).unlink(missing_ok=True)  # torn between here and the last line: not a data set
+    write_manifest(out, {"files": {}})  # half written until the last line: refused meanwhile
     _write(out / "items.parquet", _items_table(read.items))
     _write(out / "train.parquet", _train_table(kept))
     _write(out / "valid.parquet", _held_out_table(kept, 2))
     _write(out / "test.parquet", _held_out_table(kept, 1))
     manifest = {
-        "format_version": FORMAT_VERSION,
         "name": dataset.name,
         "counts": {
             "users": len(kept),
@@ -106,15 +100,7 @@ def prepare(dataset: Dataset, raw: str | os.PathLike, out: str | os.PathLike) ->
         "raw_files": {path.name: sha256(path) for path in read.files},
         "files": {name: sha256(out / name) for name in FILES},
     }
-    with atomic_write(out / MANIFEST) as file:
-        file.write(json.dumps(manifest, indent=1).encode() + b"\n")
-    return manifest
-
-
-def sha256(path: Path) -> str:
-    """Return the hexadecimal SHA-256 of a file's bytes."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return write_manifest(out, manifest)
 
 
 def _statistics(raw: Raw) -> Statistics:

@@ -17,9 +17,9 @@ def breadth(ranked: np.ndarray, targets: np.ndarray, counts: np.ndarray) -> dict
 
     Returns:
         `coverage`: share of all items that stand in some list. `gini`: of how often each item
-        stands in a list, 0 for all alike, towards 1 for one item in all. `log_popularity_rank`: mean
-        of ln(rank) of recommended items, rank 1 for the most popular (equal counts by item); small
-        is biased. `target_log_popularity_rank`: the same of the targets.
+        stands in a list, 0 for all alike, towards 1 for one item in all. `log_popularity_rank`:
+        mean of ln(rank) of recommended items, rank 1 for the most popular (equal counts by item);
+        small is biased. `target_log_popularity_rank`: the same of the targets.
     """
     num_items = len(counts)
     shown = np.bincount(ranked[ranked != NONE], minlength=num_items)

@@ -49,7 +49,9 @@ def fuse(lists: Sequence[np.ndarray], fusion: Fusion) -> np.ndarray:
     return np.where(np.take_along_axis(scores, best, axis=1) > 0, fused, NONE)
 
 
-def choose_fusion(seeds: Sequence[Sequence[np.ndarray]], targets: np.ndarray, k: int = 10) -> Fusion:
+def choose_fusion(
+    seeds: Sequence[Sequence[np.ndarray]], targets: np.ndarray, k: int = 10
+) -> Fusion:
     """Choose weights and constant on validation lists, by the mean NDCG@k over seeds.
 
     Ensemble selection (Caruana et al., 2004): for every constant, ten times the list is added that

@@ -25,7 +25,5 @@ def per_user(places: np.ndarray, ks: Sequence[int] = KS) -> dict[str, np.ndarray
         values[f"recall@{k}"] = recall(places, k).astype(np.float64)
     for k in ks:
         values[f"ndcg@{k}"] = ndcg(places, k)
-    values[f"mrr@{ks[-1]}"] = np.where(
-        recall(places, ks[-1]), 1 / np.maximum(places, 1), 0.0
-    )
+    values[f"mrr@{ks[-1]}"] = np.where(recall(places, ks[-1]), 1 / np.maximum(places, 1), 0.0)
     return values

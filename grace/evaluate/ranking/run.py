@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from grace.datasets import HeldOut, Sequences
+from grace.datasets import Sequences, Split
 from grace.errors import ConfigError
 from grace.evaluate.ranking import testlog
 from grace.evaluate.ranking.breadth import breadth
@@ -35,7 +35,7 @@ COLD_EVENTS = 5
 DEPTH = 50
 BREADTH_K = 10
 
-Rank = Callable[[Path, HeldOut, int], np.ndarray]
+Rank = Callable[[Path, Split, int], np.ndarray]
 """`(run, users, k) -> [U, k]` int64 item positions, best first, -1 for none."""
 ReadSids = Callable[[Path], np.ndarray | None]
 """`run -> [N, L]` SIDs of the data's items; None where the model has none."""
@@ -46,7 +46,7 @@ class RankingEvaluation:
     """What was measured of one model.
 
     Attributes:
-        data: name of the data set.
+        data: name of the data set's folder.
         split: `valid` or `test`.
         runs: per seed, the run folders whose lists were fused; mostly one.
         num_users, num_items: U and N.
@@ -57,7 +57,7 @@ class RankingEvaluation:
         quality: metric → mean and intervals, for `all` users, and for those whose target is
             `cold` or `warm`.
         breadth: coverage and popularity bias of the first 10 places, by seed.
-        tokenizer: checks of the first seed's SIDs; None for a model without.
+        tokenizer: checks of the first seed's SIDs, by its own lists; None for models without.
     """
 
     data: str
@@ -120,23 +120,24 @@ def evaluate_runs(
     fusion = None
     if len(seeds[0]) > 1:
         valid = data.valid()
-        lists = [[lists_of(run, "valid", valid)[0] for run in runs] for runs in seeds]
+        lists = [[lists_of(run, valid)[0] for run in runs] for runs in seeds]
         fusion = choose_fusion(lists, valid.targets)
     every = sorted({run for runs in seeds for run in runs})
     if split == "test":
         digests = {run: testlog.checkpoint_digest(run) for run in every}
         for run in every:
             others = [str(r) for runs in seeds if run in runs for r in runs if r != run]
-            about = {"data": data.name, "best": digests[run], "fused_with": others}
+            about = {"data": _name(data), "best": digests[run], "fused_with": others}
             testlog.append(run, {"event": "opened"} | about)
     users = data.test() if split == "test" else data.valid()
     lists, num_repeated = [], 0
     for runs in seeds:
-        cleaned = [lists_of(run, split, users) for run in runs]
+        cleaned = [lists_of(run, users) for run in runs]
         num_repeated += sum(number for _, number in cleaned)
         ranked = [ranked for ranked, _ in cleaned]
         lists.append(fuse(ranked, fusion) if fusion else ranked[0])
-    evaluation = _measure(data, seeds, split, users, lists, read_sids)
+    tokenizer = _check_tokenizer(data, seeds[0], users, lists_of, read_sids)
+    evaluation = _measure(data, seeds, users, lists, tokenizer)
     evaluation = dataclasses.replace(
         evaluation, fusion=fusion, repeated=num_repeated, history_dropped=drop_history
     )
@@ -166,7 +167,7 @@ class _Lists:
         self._drop_history, self._depth = drop_history, depth
         self._settings = {"depth": depth} | ranked_with
 
-    def __call__(self, run: Path, split: str, users: HeldOut) -> tuple[np.ndarray, int]:
+    def __call__(self, run: Path, users: Split) -> tuple[np.ndarray, int]:
         """Return int64 `[U, depth]` without duplicates, and how many there were."""
 
         def ranked() -> np.ndarray:
@@ -174,7 +175,7 @@ class _Lists:
             check_lists(lists, len(users.targets), self._data.num_items)
             return lists
 
-        lists = cached_lists(run, self._data, split, self._settings, ranked)
+        lists = cached_lists(run, users, self._settings, ranked)
         again = repeated(lists)
         dropped = again
         if self._drop_history:
@@ -182,13 +183,33 @@ class _Lists:
         return without(lists, dropped), int(again.sum())
 
 
+def _check_tokenizer(
+    data: Sequences, runs: Sequence[Path], users: Split, lists_of: _Lists, read_sids: ReadSids
+) -> TokenizerReport | None:
+    """Check the SIDs of the first run that has some, by its own lists, before any fusion."""
+    for run in runs:
+        sids = read_sids(run)
+        if sids is not None:
+            return check_tokenizer(
+                sids,
+                lists_of(run, users)[0],
+                Transitions(users.offsets, users.items, users.targets),
+                last_training_transitions(data.offsets, data.items),
+                np.bincount(data.items, minlength=data.num_items),
+            )
+    return None
+
+
+def _name(data: Sequences) -> str:
+    return data.folder.resolve().name
+
+
 def _measure(
     data: Sequences,
     seeds: Sequence[Sequence[Path]],
-    split: str,
-    users: HeldOut,
+    users: Split,
     lists: Sequence[np.ndarray],
-    read_sids: ReadSids,
+    tokenizer: TokenizerReport | None,
 ) -> RankingEvaluation:
     counts = np.bincount(data.items, minlength=data.num_items)
     cold = counts[users.targets] <= COLD_EVENTS
@@ -198,19 +219,9 @@ def _measure(
         group: qualities({name: value[:, kept] for name, value in values.items()})
         for group, kept in (("all", slice(None)), ("cold", cold), ("warm", ~cold))
     }
-    sids = read_sids(seeds[0][0])
-    tokenizer = None
-    if sids is not None:
-        tokenizer = check_tokenizer(
-            sids,
-            lists[0],
-            Transitions(users.offsets, users.items, users.targets),
-            last_training_transitions(data.offsets, data.items),
-            counts,
-        )
     return RankingEvaluation(
-        data=data.name,
-        split=split,
+        data=_name(data),
+        split=users.name,
         runs=tuple(tuple(map(str, runs)) for runs in seeds),
         num_users=len(users.targets),
         num_items=data.num_items,
@@ -219,8 +230,6 @@ def _measure(
         repeated=0,
         unfilled=int(sum((ranked[:, : KS[-1]] == NONE).sum() for ranked in lists)),
         quality=quality,
-        breadth=tuple(
-            breadth(ranked[:, :BREADTH_K], users.targets, counts) for ranked in lists
-        ),
+        breadth=tuple(breadth(ranked[:, :BREADTH_K], users.targets, counts) for ranked in lists),
         tokenizer=tokenizer,
     )

@@ -65,7 +65,9 @@ def tokenizer_table(evaluation: RankingEvaluation) -> Table:
     table.add_column("check")
     table.add_column("", justify="right")
     table.add_row("SIDs of items", f"{report.num_sids:,} of {report.num_items:,}")
-    table.add_row("items per SID, mean / most", f"{report.items_per_sid:.2f} / {report.largest_sid}")
+    table.add_row(
+        "items per SID, mean / most", f"{report.items_per_sid:.2f} / {report.largest_sid}"
+    )
     table.add_row("items that share their SID", f"{report.shared_share:.1%}")
     table.add_row("recall@10, items of a SID by id", f"{report.ordered_recall:.4f}")
     table.add_row("recall@10, items of a SID in any order", f"{report.shared_recall:.4f}")

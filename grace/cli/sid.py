@@ -20,8 +20,19 @@ if TYPE_CHECKING:
 class Collisions(StrEnum):
     """What to do with items that quantise alike."""
 
-    keep = "keep"
+    cluster = "cluster"
     resolve = "resolve"
+    reassign = "reassign"
+    extra_token = "extra-token"
+
+
+class Quantizer(StrEnum):
+    """What turns vectors into codes."""
+
+    kmeans = "kmeans"
+    balanced_kmeans = "balanced-kmeans"
+    rq_vae = "rq-vae"
+    random = "random"
 
 
 def fit(
@@ -34,13 +45,24 @@ def fit(
         ),
     ] = None,
     text_encoder: Annotated[
-        str, typer.Option(help="tfidf, or sentence-transformer:<folder or name>.")
+        str, typer.Option(help="tfidf, minilm, or sentence-transformer:<folder or name>.")
     ] = "tfidf",
     text_weight: Annotated[float, typer.Option(help="Weight of the text.")] = 1.0,
+    text_cache: Annotated[
+        Path | None,
+        typer.Option(help="Folder where minilm keeps its vectors; that of --out by default."),
+    ] = None,
+    attributes: Annotated[
+        list[str] | None, typer.Option(help="Column of labels, such as genres; may be repeated.")
+    ] = None,
+    attributes_weight: Annotated[float, typer.Option(help="Weight of the attributes.")] = 1.0,
     embedding_column: Annotated[
         str | None, typer.Option(help="Column of lists of floats to make SIDs from.")
     ] = None,
-    embedding_weight: Annotated[float, typer.Option(help="Weight of the embedding column.")] = 1.0,
+    embedding_file: Annotated[
+        Path | None, typer.Option(help="The same from a .npy file, rows by ascending ad id.")
+    ] = None,
+    embedding_weight: Annotated[float, typer.Option(help="Weight of the embeddings.")] = 1.0,
     behaviour: Annotated[
         Path | None,
         typer.Option(
@@ -52,17 +74,26 @@ def fit(
         int, typer.Option(min=1, max=2**31, help="Events of a history so far apart are neighbours.")
     ] = 5,
     dimensions: Annotated[
-        int, typer.Option(min=1, help="Dimensions of the TF-IDF and of the behaviour vectors.")
+        int, typer.Option(min=1, help="Dimensions of the TF-IDF and behaviour vectors.")
     ] = 64,
     levels: Annotated[int, typer.Option(min=1, max=32, help="Tokens of a SID.")] = 3,
     codes: Annotated[int, typer.Option(min=2, help="Codes per level.")] = 64,
     seed: Annotated[
-        int, typer.Option(min=0, max=2**31, help="Seed of the SVDs and of k-means.")
+        int, typer.Option(min=0, max=2**31, help="Seed of the SVDs and of the quantiser.")
     ] = 0,
+    quantizer: Annotated[
+        Quantizer, typer.Option(help="What makes codes of vectors; random is the control.")
+    ] = Quantizer.kmeans,
+    rq_vae_steps: Annotated[
+        int | None, typer.Option(min=1, help="Training steps of the RQ-VAE; 3000 by default.")
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="Where minilm and the RQ-VAE run: auto | cpu | cuda.")
+    ] = "auto",
     collisions: Annotated[
         Collisions,
-        typer.Option(help="Keep items that quantise alike on one SID, or make SIDs unique."),
-    ] = Collisions.keep,
+        typer.Option(help="Leave items that quantise alike on one SID, or make SIDs unique."),
+    ] = Collisions.cluster,
     replace_sid: Annotated[
         bool, typer.Option("--replace-sid", help="Replace SIDs that the catalogue has.")
     ] = False,
@@ -78,16 +109,22 @@ def fit(
     from rich.console import Console
 
     # scikit-learn is slow to load, and other commands need none
+    from grace.sid import RqVaeConfig
     from grace.sid.catalogue import check_paths, fit_catalog
 
-    check_paths(catalog, behaviour, out, {"codebooks": codebooks, "report": report})
+    others = {"codebooks": codebooks, "report": report}
+    check_paths(catalog, behaviour, out, others, embedding_file)
     fitted = fit_catalog(
         catalog,
         out,
         text=tuple(text or ()),
         text_encoder=text_encoder,
         text_weight=text_weight,
+        text_cache=text_cache,
+        attributes=tuple(attributes or ()),
+        attributes_weight=attributes_weight,
         embedding_column=embedding_column,
+        embedding_file=embedding_file,
         embedding_weight=embedding_weight,
         behaviour=behaviour,
         behaviour_weight=behaviour_weight,
@@ -96,6 +133,9 @@ def fit(
         levels=levels,
         codes=codes,
         seed=seed,
+        quantizer=quantizer.value,
+        rq_vae=RqVaeConfig(steps=rq_vae_steps) if rq_vae_steps else None,
+        device=device,
         collisions=collisions.value,
         replace_sid=replace_sid,
         codebooks=codebooks,
@@ -115,20 +155,30 @@ def show(report: SidReport, console: Console) -> None:
     from rich.table import Table
 
     levels = Table(title=f"Codes per level (of {report.codes})")
-    headings = ("level", "used", "share", "perplexity", "resolved", "left per prefix", "error")
-    for heading in headings:
+    decoded = report.quantizer == "rq-vae"  # else both errors are one
+    headings = ("level", "used", "share", "bits", "perplexity", "resolved", "left", "error")
+    for heading in (*headings, *(["decoded"] if decoded else [])):
         levels.add_column(heading, justify="right")
     for level in report.levels:
         levels.add_row(
             str(level.level),
             f"{level.used:,}",
             f"{level.used_share:.1%}",
+            f"{level.entropy_bits:.2f}",
             f"{level.perplexity:.1f}",
             f"{level.resolved:.1%}",
             f"{level.ambiguity:.1f}",
-            f"{level.relative_error:.3f}",
+            "" if level.relative_error is None else f"{level.relative_error:.3f}",
+            *([f"{level.reconstruction_error:.3f}"] if decoded else []),
         )
     console.print(levels)
+    prefixes = Table(title="Prefixes of the semantic IDs")
+    for heading in ("length", "distinct", "items that share one", "items of the largest"):
+        prefixes.add_column(heading, justify="right")
+    for prefix in report.prefixes:
+        counts = (prefix.distinct, prefix.items_sharing, prefix.most_items)
+        prefixes.add_row(str(prefix.length), *(f"{count:,}" for count in counts))
+    console.print(prefixes)
     sids = Table(title="Semantic IDs", show_header=False)
     ads = report.ads_per_sid
     rows = {
@@ -139,7 +189,7 @@ def show(report: SidReport, console: Console) -> None:
         "SIDs with several ads": f"{report.sids_shared:,}",
         "ads per SID (p50, p99, max)": f"{ads['p50']:g}, {ads['p99']:g}, {ads['max']:,}",
     }
-    if report.collisions == "resolve":
+    if report.collisions in ("resolve", "reassign"):
         rows["moved to be unique"] = f"{report.moved_items:,}"
         rows["moved to another prefix"] = f"{report.moved_prefixes:,}"
     for source in report.sources:

@@ -29,9 +29,9 @@ class FollowingRetriever:
 
     def __init__(self, directory: str | os.PathLike, model: Any, **options: Any):
         if isinstance(model, (str, os.PathLike)):
-            from grace.model import load_model
+            from grace.model.folder import open_model
 
-            model = load_model(model)
+            model = open_model(model)
 
         def prepare(index: Index) -> Retriever:
             return Retriever(index, model, **options)

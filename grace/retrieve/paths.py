@@ -28,8 +28,11 @@ from grace.index.on_device import DeviceIndex
 from grace.index.rules import CompiledTargeting
 from grace.index.verdict import Verdict
 from grace.model import EncoderDecoder
+from grace.model.folder import open_model
 from grace.model.step_decoder import PRECISIONS
 from grace.model.step_layer import can_be_packed
+from grace.model.t5 import T5
+from grace.model.t5.generator import T5Generator
 from grace.retrieve.own_model import OwnModel, StepGenerator
 
 TABLE_BYTES = 2**31
@@ -193,12 +196,13 @@ def choose_path(
 ) -> Path:
     """Return the way for a model: graphs need steps over memory that stays in place.
 
-    An `EncoderDecoder` is copied. One that somebody has changed, in a subclass or inside its
-    decoder, is not: it is driven step by step as it stands, since packed weights would not know.
+    An `EncoderDecoder` and a `T5` are copied. An `EncoderDecoder` that somebody has changed, in a
+    subclass or inside its decoder, is not: it is driven step by step as it stands, since packed
+    weights would not know.
 
     Args:
-        model: a checkpoint directory, an `EncoderDecoder`, another tensor-only core with `prefill`
-            and `decode`, or an object with `start` and `step`.
+        model: a checkpoint directory, an `EncoderDecoder`, a `T5`, another tensor-only core with
+            `prefill` and `decode`, or an object with `start` and `step`.
         index: a version.
         device: where the model, the matcher and the search run.
         precision: checked; `auto`, or one of `PRECISIONS` for an `EncoderDecoder`.
@@ -213,9 +217,7 @@ def choose_path(
         TypeError: if it is no model.
     """
     if isinstance(model, (str, os.PathLike)):
-        from grace.model import load_model
-
-        model = load_model(model)  # on the CPU: what runs is a copy
+        model = open_model(model)  # on the CPU: what runs is a copy
     if isinstance(model, EncoderDecoder) and _is_unchanged(model):
         if precision == "auto":
             precision = "float32" if torch.device(device).type == "cpu" else "bfloat16"
@@ -227,9 +229,12 @@ def choose_path(
         return StepPath(own, index, device, matching, plan, max_batch, table_bytes)
     if precision not in ("auto", "float32"):
         raise ConfigError(
-            "precision must be auto or float32 for a model of your own, or a changed one, got "
-            f"{precision!r}; the others are for Grace's own decoder"
+            "precision must be auto or float32 for a T5, a model of your own, or a changed one, "
+            f"got {precision!r}; the others are for Grace's own decoder"
         )
+    if isinstance(model, T5):
+        model = T5Generator(model)
+        model.tokens.check(index)
     if hasattr(model, "prefill") and hasattr(model, "decode"):
         generator = CoreGenerator(model, index, device)
     elif hasattr(model, "start") and hasattr(model, "step"):

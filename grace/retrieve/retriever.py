@@ -25,9 +25,10 @@ class Retriever:
 
     Args:
         index: a built index.
-        model: a checkpoint directory, a loaded `grace.model.EncoderDecoder`, or any object with
-            `start(features)` and `step(state, parents, tokens)`; see docs/generators.md. An
-            `EncoderDecoder` is copied: after more training make a new retriever.
+        model: a checkpoint directory, a folder of a T5 (docs/t5.md), a loaded
+            `grace.model.EncoderDecoder` or `grace.model.t5.T5`, or any object with
+            `start(features)` and `step(state, parents, tokens)`; see docs/generators.md. The first
+            four are copied: after more training make a new retriever.
         plan: widths of the search; by default 256 wherever the trie is as wide.
         matching: what keeps beams: `off` (nothing; SIDs outside the catalogue are dropped at the
             end), `valid` (the catalogue), `bitmask+bloom`, `static-kway`, `dynamic-kway` (GRACE's

@@ -103,9 +103,9 @@ class Engine:
     ):
         self.options = options or EngineOptions()
         if isinstance(model, (str, os.PathLike)):
-            from grace.model import load_model
+            from grace.model.folder import open_model
 
-            model = load_model(model)
+            model = open_model(model)
 
         def prepare(version: Index) -> Retriever:
             return Retriever(version, model, plan, batch_size=self.options.max_batch, **retriever)

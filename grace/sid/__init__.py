@@ -1,13 +1,17 @@
-"""Items → semantic IDs: item vectors, residual k-means, collisions, and a report on all three."""
+"""Items → semantic IDs: item vectors, quantisers, collisions, and a report on all three."""
 
 from grace.sid.behaviour import behaviour_embeddings
-from grace.sid.catalogue import fit_catalog, load_codebooks, save_codebooks
+from grace.sid.catalogue import fit_catalog
+from grace.sid.codebooks import load_autoencoder, load_codebooks, save_codebooks
 from grace.sid.embeddings import Source, combine, sentence_embeddings, text_embeddings
 from grace.sid.fit import SidFit, assign_sids, fit_sids
-from grace.sid.report import LevelReport, SidReport, SourceReport
+from grace.sid.report import LevelReport, PrefixReport, SidReport, SourceReport
+from grace.sid.rq_vae import RqVaeConfig
 
 __all__ = [
     "LevelReport",
+    "PrefixReport",
+    "RqVaeConfig",
     "SidFit",
     "SidReport",
     "Source",
@@ -17,6 +21,7 @@ __all__ = [
     "combine",
     "fit_catalog",
     "fit_sids",
+    "load_autoencoder",
     "load_codebooks",
     "save_codebooks",
     "sentence_embeddings",

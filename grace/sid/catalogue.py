@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import safetensors
-import safetensors.numpy
+import torch
 
 from grace.catalog import iter_rows, write_rows
 from grace.catalog.batches import BATCH_ROWS
 from grace.catalog.rows import SUFFIXES
 from grace.catalog.values import describe
-from grace.errors import CatalogError, ConfigError, SidError
+from grace.errors import CatalogError, ConfigError
 from grace.files import atomic_write
 from grace.sid.behaviour import behaviour_embeddings
+from grace.sid.codebooks import save_codebooks
 from grace.sid.embeddings import (
     Source,
     combine,
@@ -28,9 +27,10 @@ from grace.sid.embeddings import (
     sentence_embeddings,
     text_embeddings,
 )
-from grace.sid.fit import Collisions, SidFit, fit_sids
-from grace.sid.items import Histories, read_items
+from grace.sid.fit import Collisions, Quantizer, SidFit, fit_sids
+from grace.sid.items import Histories, read_embeddings, read_items
 from grace.sid.report import SourceReport
+from grace.sid.rq_vae import RqVaeConfig
 
 SENTENCE_TRANSFORMER = "sentence-transformer:"
 MAX_WINDOW = 2**31
@@ -43,7 +43,11 @@ def fit_catalog(
     text: Sequence[str] = (),
     text_encoder: str = "tfidf",
     text_weight: float = 1.0,
+    text_cache: str | os.PathLike | None = None,
+    attributes: Sequence[str] = (),
+    attributes_weight: float = 1.0,
     embedding_column: str | None = None,
+    embedding_file: str | os.PathLike | None = None,
     embedding_weight: float = 1.0,
     behaviour: object = None,
     behaviour_weight: float = 1.0,
@@ -52,7 +56,10 @@ def fit_catalog(
     levels: int = 3,
     codes: int = 64,
     seed: int = 0,
-    collisions: Collisions = "keep",
+    quantizer: Quantizer = "kmeans",
+    rq_vae: RqVaeConfig | None = None,
+    device: str = "auto",
+    collisions: Collisions = "cluster",
     replace_sid: bool = False,
     codebooks: str | os.PathLike | None = None,
 ) -> SidFit:
@@ -66,16 +73,22 @@ def fit_catalog(
             twice.
         out: `.parquet` or `.jsonl` file, written whole or not at all. May be the catalogue itself.
         text: text columns. Where no source is named: title and description, as far as they exist.
-        text_encoder: `tfidf`, or `sentence-transformer:<folder or name>`.
-        text_weight: the text's share of squared distances; the same for the other two.
+        text_encoder: `tfidf`, `minilm`, or `sentence-transformer:<folder or name>`.
+        text_weight: the text's share of squared distances; the same for the others.
+        text_cache: folder where `minilm` keeps its vectors; that of `out` by default.
+        attributes: columns of labels, a source of their own: TF-IDF and an SVD.
         embedding_column: column of lists of floats.
+        embedding_file: `.npy` file `[N, D]` instead, rows by ascending ad id.
         behaviour: rows `{"items": [ad_id, ...]}`, one a user, oldest first: path or iterable. Give
             it training events only, or the held-out ones leak into the SIDs.
         window: how far apart two events of a history may be to count as neighbours.
-        dimensions: of the text's (TF-IDF) and the behaviour's vectors.
+        dimensions: of the text's and attributes' (TF-IDF) and the behaviour's vectors.
         levels: L, tokens of a SID.
         codes: V, codes per level.
-        seed: of the SVDs and of k-means.
+        seed: of the SVDs and of the quantiser.
+        quantizer: see `fit_sids`. `random` needs no source.
+        rq_vae: see `fit_sids`; its device is `device`.
+        device: where `minilm` and an RQ-VAE run: `auto` takes a GPU where there is one.
         collisions: see `fit_sids`.
         replace_sid: replace SIDs that the catalogue has, instead of refusing it.
         codebooks: where to save the codebooks, a `.safetensors` file.
@@ -89,31 +102,51 @@ def fit_catalog(
     """
     positive = {
         "text_weight": text_weight,
+        "attributes_weight": attributes_weight,
         "embedding_weight": embedding_weight,
         "behaviour_weight": behaviour_weight,
         "window": window,
         "dimensions": dimensions,
     }
     _check_options(catalog, out, text_encoder, positive)
-    check_paths(catalog, behaviour, out, {"codebooks": codebooks})
-    named = text or embedding_column or behaviour is not None
-    items = read_items(catalog, text if named else None, embedding_column, replace_sid)
+    check_paths(catalog, behaviour, out, {"codebooks": codebooks}, embedding_file)
+    if embedding_column and embedding_file:
+        raise ConfigError("embedding_file: there is an embedding_column already; name one")
+    torch_device = _device(device)
+    named = text or attributes or embedding_column or embedding_file or behaviour is not None
+    any_text = None if not named and quantizer != "random" else text
+    items = read_items(catalog, any_text, attributes, embedding_column, replace_sid)
     order = sorted(range(len(items.ad_ids)), key=items.ad_ids.__getitem__)
     histories = None
     sources = []
     if items.texts is not None:
         texts = [items.texts[position] for position in order]
-        vectors = _encode(texts, text_encoder, dimensions, seed)
+        if text_encoder == "minilm":
+            from grace.sid.minilm import cached_minilm_embeddings
+
+            cache = Path(out).parent if text_cache is None else text_cache
+            vectors = cached_minilm_embeddings(texts, cache, torch_device)
+        else:
+            vectors = _encode(texts, text_encoder, dimensions, seed)
         sources.append(Source(name="text", vectors=vectors, weight=text_weight))
-    if items.embeddings is not None:
-        vectors = items.embeddings[order]
+    if items.attributes is not None:
+        labels = [items.attributes[position] for position in order]
+        vectors = text_embeddings(labels, dimensions, seed)
+        sources.append(Source(name="attributes", vectors=vectors, weight=attributes_weight))
+    if items.embeddings is not None or embedding_file is not None:
+        if embedding_file is None:
+            vectors = items.embeddings[order]
+        else:
+            vectors = read_embeddings(embedding_file, len(order))
         sources.append(Source(name="embedding", vectors=vectors, weight=embedding_weight))
     if behaviour is not None:
         positions = {items.ad_ids[position]: rank for rank, position in enumerate(order)}
         histories = Histories(behaviour, positions)
         vectors = behaviour_embeddings(histories, len(order), dimensions, window, seed)
         sources.append(Source(name="behaviour", vectors=vectors, weight=behaviour_weight))
-    fit = fit_sids(combine(sources), levels, codes, seed, collisions)
+    vectors = combine(sources) if sources else np.zeros((len(order), 1), np.float32)
+    rq_vae = dataclasses.replace(rq_vae or RqVaeConfig(), device=torch_device)
+    fit = fit_sids(vectors, levels, codes, seed, collisions, quantizer, rq_vae)
     report = dataclasses.replace(
         fit.report,
         sources=tuple(_describe(source) for source in sources),
@@ -123,8 +156,8 @@ def fit_catalog(
     sids[order] = fit.sids
     write_catalog(catalog, out, items.ad_ids, sids)
     if codebooks is not None:
-        save_codebooks(codebooks, fit.codebooks, report.to_dict())
-    return SidFit(sids, report, fit.codebooks)
+        save_codebooks(codebooks, fit.codebooks, report.to_dict(), fit.autoencoder)
+    return SidFit(sids, report, fit.codebooks, fit.autoencoder)
 
 
 def write_catalog(
@@ -150,37 +183,12 @@ def write_catalog(
         write_rows(out, _rows_with_sids(catalog, ad_ids, sids))
 
 
-def save_codebooks(
-    path: str | os.PathLike, codebooks: Sequence[np.ndarray], report: dict | None = None
-) -> None:
-    """Save codebooks: tensors `level.0` ... `level.<L-1>`, `[K, D]` float32; report as metadata."""
-    tensors = {f"level.{level}": codebook for level, codebook in enumerate(codebooks)}
-    content = safetensors.numpy.save(tensors, {"report": json.dumps(report)} if report else None)
-    with atomic_write(path) as file:
-        file.write(content)
-
-
-def load_codebooks(path: str | os.PathLike) -> tuple[np.ndarray, ...]:
-    """Load what `save_codebooks` saved, for `assign_sids`.
-
-    Raises:
-        SidError: if the file is missing, damaged or holds something else.
-    """
-    try:
-        tensors = safetensors.numpy.load_file(path)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise SidError(f"{path}: cannot be read as codebooks: {error}") from None
-    names = [f"level.{level}" for level in range(len(tensors))]
-    if not names or set(names) != set(tensors):
-        raise SidError(f"{path}: expected tensors level.0, level.1, ..., got {sorted(tensors)}")
-    return tuple(tensors[name] for name in names)
-
-
 def check_paths(
     catalog: object,
     behaviour: object,
     out: str | os.PathLike,
     others: dict[str, str | os.PathLike | None],
+    embedding_file: str | os.PathLike | None = None,
 ) -> None:
     """Refuse, before any work, outputs that cannot be written or would overwrite another file.
 
@@ -189,12 +197,14 @@ def check_paths(
         behaviour: the histories, which nothing may overwrite if they are a file.
         out: the catalogue to write.
         others: what is written beside it, by option; None is not written.
+        embedding_file: vectors, which nothing may overwrite either.
 
     Raises:
         ConfigError: naming the path as it was given.
     """
     taken = {}
-    for name, path in {"catalog": catalog, "behaviour": behaviour}.items():
+    read = {"catalog": catalog, "behaviour": behaviour, "embedding_file": embedding_file}
+    for name, path in read.items():
         if isinstance(path, (str, os.PathLike)):
             taken[name] = path
     for name, path in {"out": out, **others}.items():
@@ -227,9 +237,10 @@ def _check_options(
         raise TypeError("catalog is read twice; pass a list or a file, not an iterator")
     if Path(out).suffix not in SUFFIXES:
         raise ConfigError(f"out: expected a name ending in {' or '.join(SUFFIXES)}, got {out}")
-    if text_encoder != "tfidf" and not text_encoder.startswith(SENTENCE_TRANSFORMER):
+    named = text_encoder.startswith(SENTENCE_TRANSFORMER)
+    if text_encoder not in ("tfidf", "minilm") and not named:
         raise ConfigError(
-            f"text_encoder: expected tfidf or {SENTENCE_TRANSFORMER}<folder or name>, "
+            f"text_encoder: expected tfidf, minilm or {SENTENCE_TRANSFORMER}<folder or name>, "
             f"got {text_encoder!r}"
         )
     for name, number in positive.items():
@@ -237,6 +248,17 @@ def _check_options(
             raise ConfigError(f"{name}: expected a number above 0, got {number}")
     if positive["window"] > MAX_WINDOW:
         raise ConfigError(f"window: expected at most 2^31, got {describe(positive['window'])}")
+
+
+def _device(device: str) -> str:
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"device: {device!r} cannot be used here: {reason}") from None
+    return device
 
 
 def _encode(texts: list[str], encoder: str, dimensions: int, seed: int) -> np.ndarray:

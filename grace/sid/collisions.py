@@ -33,22 +33,54 @@ def resolve_collisions(
     Raises:
         SidError: if there are more items than SIDs.
     """
-    num_items, levels = sids.shape
-    if num_items > codes**levels:
-        raise SidError(
-            f"collisions cannot be resolved: {num_items} items, but {levels} levels of {codes} "
-            f"codes make only {codes**levels} SIDs; raise --levels or --codes, or keep collisions"
-        )
-    order = np.argsort(_squared_errors(vectors, sids, codebooks), kind="stable")
-    resolved = sids.copy()
-    taken = _Taken(codes, levels)
+    check_room(*sids.shape, codes)
+    order = np.argsort(squared_errors(vectors, sids, codebooks), kind="stable")
+    seen = set()
     displaced = []
     for item in order.tolist():
         sid = tuple(sids[item].tolist())
-        if taken.count(sid):
+        if sid in seen:
             displaced.append(item)
-        else:
-            taken.add(sid)
+        seen.add(sid)
+    return place_displaced(vectors, sids, sids, displaced, codebooks, codes)
+
+
+def check_room(num_items: int, levels: int, codes: int) -> None:
+    """Raise SidError if there are more items than SIDs."""
+    if num_items > codes**levels:
+        raise SidError(
+            f"collisions cannot be resolved: {num_items} items, but {levels} levels of {codes} "
+            f"codes make only {codes**levels} SIDs; raise --levels or --codes, or leave items "
+            "clustered"
+        )
+
+
+def place_displaced(
+    vectors: np.ndarray,
+    placed: np.ndarray,
+    sids: np.ndarray,
+    displaced: list[int],
+    codebooks: Sequence[np.ndarray],
+    codes: int,
+) -> np.ndarray:
+    """Give displaced items, in their order, the nearest free SID as far down as there is room.
+
+    Args:
+        vectors: `[N, D]` float32, what was quantised.
+        placed: `[N, L]` int32, distinct among the items that are not displaced.
+        sids: `[N, L]` int32, the codes of `vectors`: where a displaced item comes from.
+        displaced: rows.
+        codebooks: L arrays `[K, D]`.
+        codes: V.
+
+    Returns:
+        `[N, L]` int32, rows distinct.
+    """
+    levels = sids.shape[1]
+    resolved = placed.copy()
+    taken = _Taken(codes, levels)
+    for sid in np.delete(placed, np.array(displaced, np.int64), axis=0).tolist():
+        taken.add(tuple(sid))
     # Prefix by prefix, deepest first: an item from elsewhere must not take the place of one that
     # can still stay under its own prefix.
     for depth in reversed(range(levels)):
@@ -108,9 +140,10 @@ def _without(residual: np.ndarray, codebook: np.ndarray, code: int) -> np.ndarra
     return subtract_code(residual, codebook[code][None]) if code < len(codebook) else residual
 
 
-def _squared_errors(
+def squared_errors(
     vectors: np.ndarray, sids: np.ndarray, codebooks: Sequence[np.ndarray]
 ) -> np.ndarray:
+    """Return `[N]` float64: the square of what all codes together leave of each vector."""
     residual = vectors
     for level, codebook in enumerate(codebooks):
         residual = subtract_code(residual, codebook[sids[:, level]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -26,17 +27,20 @@ class Items:
     Attributes:
         ad_ids: all strings or all integers, distinct.
         texts: the text columns joined, empty where there is none; None if none was asked for.
+        attributes: the attribute columns joined likewise.
         embeddings: `[N, D]` float32, zero where there is none; None if not asked for.
     """
 
     ad_ids: list[str] | list[int]
     texts: list[str] | None
+    attributes: list[str] | None
     embeddings: np.ndarray | None
 
 
 def read_items(
     catalog: object,
     text: Sequence[str] | None = None,
+    attributes: Sequence[str] = (),
     embedding_column: str | None = None,
     replace_sid: bool = False,
 ) -> Items:
@@ -45,6 +49,7 @@ def read_items(
     Args:
         catalog: what `iter_rows` takes.
         text: columns of text, lists of texts or numbers; None for `DEFAULT_TEXT`.
+        attributes: columns of labels, of the same kinds.
         embedding_column: column of lists of floats, all of one length; null is none.
         replace_sid: accept rows that have a SID already.
 
@@ -52,10 +57,11 @@ def read_items(
         CatalogError: naming the row and the field.
     """
     columns = DEFAULT_TEXT if text is None else text
-    ad_ids, texts, embeddings = [], [], []
+    ad_ids, texts, labels, embeddings = [], [], [], []
     rows = {}
     seen = set()
-    wanted = ("ad_id", "sid", *columns, *([embedding_column] if embedding_column else []))
+    vectors = [embedding_column] if embedding_column else []
+    wanted = ("ad_id", "sid", *columns, *attributes, *vectors)
     with progress("reading the catalogue") as advance:
         for number, row in iter_rows(catalog, wanted):
             if number % BATCH_ROWS == 0:
@@ -74,7 +80,9 @@ def read_items(
                 )
             seen.update(column for column in wanted if column in row)
             if columns:
-                texts.append(" ".join(filter(None, (_text(number, row, name) for name in columns))))
+                texts.append(_joined(number, row, columns))
+            if attributes:
+                labels.append(_joined(number, row, attributes))
             if embedding_column:
                 embeddings.append(_embedding(number, row, embedding_column))
     if not ad_ids:
@@ -82,16 +90,43 @@ def read_items(
     if text is None and seen.isdisjoint(DEFAULT_TEXT):
         raise CatalogError(
             f"no row has a column {' or '.join(DEFAULT_TEXT)}; name what to make SIDs from: "
-            "--text, --embedding-column or --behaviour"
+            "--text, --attributes, --embedding-column or --behaviour"
         )
-    missing = [name for name in (*(text or ()), embedding_column) if name and name not in seen]
+    missing = [name for name in (*(text or ()), *attributes, *vectors) if name not in seen]
     if missing:
         raise CatalogError("no row has this column", field=missing[0])
     return Items(
         ad_ids,
         texts if columns else None,
+        labels if attributes else None,
         _stack(embeddings, list(rows.values()), embedding_column) if embedding_column else None,
     )
+
+
+def read_embeddings(path: str | os.PathLike, num_items: int) -> np.ndarray:
+    """Read vectors made elsewhere: `.npy`, `[N, D]` of floats, rows by ascending ad id.
+
+    Returns:
+        `[N, D]` float32; a zero row is an item without a vector.
+
+    Raises:
+        DataError: if the file is missing, no such array, of another number of rows, or not finite.
+    """
+    try:
+        vectors = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path}: cannot be read as a .npy array: {error}") from None
+    kind = vectors.dtype.kind if isinstance(vectors, np.ndarray) else "?"
+    if kind != "f" or vectors.ndim != 2 or vectors.shape[0] != num_items or not vectors.shape[1]:
+        raise DataError(
+            f"{path}: expected floats [{num_items}, D], a row per item of the catalogue, "
+            f"got {vectors.dtype} {list(vectors.shape)}"
+        )
+    vectors = vectors.astype(np.float32)
+    bad = np.argwhere(~np.isfinite(vectors))
+    if len(bad):
+        raise DataError(f"{path}: row {bad[0, 0]}, column {bad[0, 1]} is not a finite float32")
+    return vectors
 
 
 class Histories:
@@ -166,6 +201,10 @@ def _ad_id(number: int, value: object, before: list) -> str | int:
         except ValueError as error:
             raise CatalogError(str(error), number, "ad_id") from None
     return value
+
+
+def _joined(number: int, row: dict, columns: Sequence[str]) -> str:
+    return " ".join(filter(None, (_text(number, row, column) for column in columns)))
 
 
 def _text(number: int, row: dict, column: str) -> str:

@@ -8,7 +8,7 @@ stages inside an autoencoder).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy import sparse
@@ -19,6 +19,9 @@ from grace.sid.threads import one_thread
 
 MAX_FULL_KMEANS = 50_000
 """Up to so many distinct vectors every Lloyd iteration reads all of them; beyond, mini-batches."""
+
+FitLevel = Callable[[np.ndarray, np.ndarray, int, int], tuple[np.ndarray, np.ndarray]]
+"""Residuals `[U, D]`, items each `[U]`, V, seed → codebook `[K, D]`, codes `[U]` int32."""
 
 _BLOCK_ROWS = 8192
 _RESOLUTION = 1e-6  # a residual this small beside its vector is float32 rounding, not information
@@ -44,7 +47,12 @@ def distinct_rows(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 @one_thread
 def fit_codebooks(
-    vectors: np.ndarray, counts: np.ndarray, levels: int, codes: int, seed: int
+    vectors: np.ndarray,
+    counts: np.ndarray,
+    levels: int,
+    codes: int,
+    seed: int,
+    fit_level: FitLevel | None = None,
 ) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
     """Fit one codebook per level, each on the residuals of the levels before.
 
@@ -54,9 +62,10 @@ def fit_codebooks(
         levels: L, at least 1.
         codes: V, codes per level.
         seed: of the k-means++ starts and of the mini-batches.
+        fit_level: `fit_kmeans_level` by default.
 
     Returns:
-        L codebooks `[K, D]` float32, and the nearest codes of the vectors, `[U, L]` int32. K is V,
+        L codebooks `[K, D]` float32, and the codes of the vectors, `[U, L]` int32. K is V,
         or the number of distinct residuals where that is smaller: then each residual is its own
         code and nothing is left over.
     """
@@ -64,17 +73,30 @@ def fit_codebooks(
     quantised = np.empty((len(vectors), levels), np.int32)
     residuals = vectors
     for level in range(levels):
-        codebook = _fit_level(residuals, counts, codes, seed + level)
+        fitted = (fit_level or fit_kmeans_level)(residuals, counts, codes, seed + level)
+        codebook, quantised[:, level] = fitted
         codebooks.append(codebook)
-        quantised[:, level] = nearest_codes(residuals, codebook)
         residuals = subtract_code(residuals, codebook[quantised[:, level]])
     return tuple(codebooks), quantised
 
 
-def _fit_level(residuals: np.ndarray, counts: np.ndarray, codes: int, seed: int) -> np.ndarray:
+def fit_kmeans_level(
+    residuals: np.ndarray, counts: np.ndarray, codes: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fit one level's codebook: k-means, every vector on its nearest code.
+
+    Args:
+        residuals: `[U, D]` float32.
+        counts: `[U]`, how many items each stands for.
+        codes: V.
+        seed: of the k-means++ start.
+
+    Returns:
+        Codebook `[K, D]` float32 and codes `[U]` int32.
+    """
     distinct, inverse, _ = distinct_rows(residuals)
     if len(distinct) <= codes:
-        return distinct
+        return distinct, inverse.astype(np.int32)
     weights = np.bincount(inverse, weights=counts)
     if len(distinct) <= MAX_FULL_KMEANS:
         kmeans = KMeans(codes, n_init=1, random_state=seed)
@@ -97,7 +119,8 @@ def _fit_level(residuals: np.ndarray, counts: np.ndarray, codes: int, seed: int)
     totals = np.bincount(assigned, weights=weights, minlength=codes)
     used = np.flatnonzero(totals)
     codebook[used] = sums[used] / totals[used, None]
-    return codebook.astype(np.float32)
+    codebook = codebook.astype(np.float32)
+    return codebook, nearest_codes(residuals, codebook)
 
 
 def nearest_codes(vectors: np.ndarray, codebook: np.ndarray) -> np.ndarray:

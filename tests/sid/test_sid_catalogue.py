@@ -91,7 +91,7 @@ def test_formats_and_tables_in_memory_give_the_same_sids(tmp_path):
     assert all(result == results[0] for result in results)
 
 
-@pytest.mark.parametrize("collisions", ["keep", "resolve"])
+@pytest.mark.parametrize("collisions", ["cluster", "resolve"])
 def test_the_order_of_rows_and_users_does_not_matter(tmp_path, collisions):
     rows = with_vectors(item_rows(150))
     rows[3]["title"] = rows[9]["title"] = rows[4]["title"]
@@ -241,7 +241,7 @@ def test_a_bad_row_is_named_and_nothing_is_written(tmp_path, name):
         ({"behaviour": []}, DataError, "no entry is an ad id .*there are none"),
         ({"behaviour": [{"items": []}, {}]}, DataError, "behaviour row 2, items: expected a list"),
         ({"behaviour": [{"items": [1.5]}]}, DataError, "behaviour row 1, items: expected ad ids"),
-        ({"text_encoder": "bert"}, ConfigError, "text_encoder: expected tfidf or sentence-tr"),
+        ({"text_encoder": "bert"}, ConfigError, "text_encoder: expected tfidf, minilm or sent"),
         ({"text_weight": 0.0}, ConfigError, "text_weight: expected a number above 0, got 0"),
         ({"behaviour_weight": np.nan}, ConfigError, "behaviour_weight: expected a number above"),
         ({"window": 2**31 + 1}, ConfigError, "window: expected at most 2\\^31, got 2147483649"),

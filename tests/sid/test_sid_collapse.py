@@ -11,7 +11,7 @@ from grace.sid import fit_sids
 
 
 @pytest.mark.parametrize("items", [2, 9, 10, 500])
-@pytest.mark.parametrize("collisions", ["keep", "resolve"])
+@pytest.mark.parametrize("collisions", ["cluster", "resolve"])
 def test_all_items_on_one_vector(items, collisions):
     with pytest.raises(SidError, match=f"all {items} items have the same vector"):
         fit_sids(np.ones((items, 4), np.float32), 3, 8, collisions=collisions)

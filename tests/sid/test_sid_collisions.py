@@ -110,10 +110,10 @@ def test_duplicates_are_spread_over_codes_without_a_centroid():
     assert fit.report.moved_prefixes == 0
 
 
-def test_keep_and_resolve_agree_on_items_that_do_not_collide():
+def test_cluster_and_resolve_agree_on_items_that_do_not_collide():
     vectors = gaussian(500)
-    keep = fit_sids(vectors, levels=3, codes=16)
+    cluster = fit_sids(vectors, levels=3, codes=16)
     resolve = fit_sids(vectors, levels=3, codes=16, collisions="resolve")
-    moved = (keep.sids != resolve.sids).any(axis=1)
-    assert moved.sum() == resolve.report.moved_items == 500 - keep.report.distinct_sids
-    np.testing.assert_array_equal(keep.sids[:, :-1], resolve.sids[:, :-1])
+    moved = (cluster.sids != resolve.sids).any(axis=1)
+    assert moved.sum() == resolve.report.moved_items == 500 - cluster.report.distinct_sids
+    np.testing.assert_array_equal(cluster.sids[:, :-1], resolve.sids[:, :-1])

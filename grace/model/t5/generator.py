@@ -12,8 +12,15 @@ from torch import Tensor, nn
 
 from grace.errors import ModelError
 from grace.kernels.logsumexp import logsumexp
+from grace.model.t5 import layers
 from grace.model.t5.features import HistoryFeatures
-from grace.model.t5.module import T5, hidden
+from grace.model.t5.module import T5, Block, Stack, hidden
+
+KNOWN_MODULES = {
+    T5, Stack, Block, nn.ModuleList, nn.Embedding, nn.Linear, nn.Dropout, layers.Attention,
+    layers.CrossAttentionLayer, layers.FeedForward, layers.FeedForwardLayer, layers.RelativeBias,
+    layers.RmsNorm, layers.SelfAttentionLayer,
+}  # fmt: skip
 
 
 class SidSizes(NamedTuple):
@@ -36,14 +43,25 @@ class T5Buffers:
         keys: per layer `[B, d, H * S]`: queries and keys in one, from a normed stream to scores.
         values: per layer `[B, H * S, d]`: values and the output projection in one.
         bias: `[B, 1, 1, S]`, 0, or the lowest finite number on padding.
-        past: per position before the step, `[B * M, layers, 2 * H * D]`, keys and values of the
-            beams' own prefixes.
+        past: per position that has been, per layer, `[B * M_t, 2 * H * D]`: keys and values of the
+            beams of that step. They stay where they are, as long as a later step may read them.
+        ancestors: per position before the step, int64 `[B * M]`: the row of `past` that each beam
+            continues. Re-ordering beams moves these alone.
     """
 
     keys: list[Tensor]
     values: list[Tensor]
     bias: Tensor
-    past: list[Tensor] = field(default_factory=list)
+    past: list[list[Tensor]] = field(default_factory=list)
+    ancestors: list[Tensor] = field(default_factory=list)
+
+    def reorder(self, parents: Tensor) -> None:
+        """Make the beams those that continue `parents`, int64 `[B, M]`, rows of the step before."""
+        batch = len(self.bias)
+        before = len(self.past[-1][0]) // batch
+        first = torch.arange(0, batch * before, before, device=parents.device)
+        rows = (parents + first[:, None]).flatten()
+        self.ancestors = [*(place[rows] for place in self.ancestors), rows]
 
 
 class T5Generator(nn.Module):
@@ -53,7 +71,8 @@ class T5Generator(nn.Module):
         model: stays as and where it is.
 
     Raises:
-        ModelError: if the model does not say which token is which code.
+        ModelError: if the model does not say which token is which code, or if something in it was
+            replaced or has hooks, which packed weights would leave out.
 
     Attributes:
         config: the sizes of its SIDs.
@@ -69,6 +88,16 @@ class T5Generator(nn.Module):
                 "grace.model.t5.load_hf(folder, tokens=TokenMap(...)) and give the model, or save "
                 "it again with save_hf"
             )
+        for name, module in model.named_modules():
+            if (
+                type(module) not in KNOWN_MODULES
+                or module._forward_hooks
+                or module._forward_pre_hooks
+            ):
+                raise ModelError(
+                    f"the T5's {name or 'module'} was changed: merge what was added into the "
+                    "weights, or give a model with start and step"
+                )
         self.tokens, self.sizes = model.tokens, model.config
         self.config = SidSizes(self.tokens.num_levels, self.tokens.num_codes)
         self.features = HistoryFeatures(self.tokens, model.max_items)
@@ -155,14 +184,10 @@ class T5Generator(nn.Module):
         if parents is None:
             x = self.embeddings[self.sizes.decoder_start_token_id].repeat(batch, 1)
         else:
-            before = len(buffers.past[0]) // batch
-            first = torch.arange(0, batch * before, before, device=parents.device)
-            rows = (parents + first[:, None]).flatten()
-            buffers.past = [position.index_select(0, rows) for position in buffers.past]
+            buffers.reorder(parents)
             x = self.embeddings[(tokens + self.tokens.starts[t - 1]).flatten()]
-        layers, width = self.sizes.num_decoder_layers, self.sizes.num_heads * self.sizes.d_kv
-        buffers.past.append(x.new_empty(len(x), layers, 2 * width))
-        for i in range(layers):
+        buffers.past.append([])
+        for i in range(self.sizes.num_decoder_layers):
             x = self._layer(i, x, buffers, t)
         logits = (self._normed(x) @ self.head).unflatten(0, (batch, -1))
         start, size = self.tokens.starts[t], self.tokens.sizes[t]
@@ -173,7 +198,7 @@ class T5Generator(nn.Module):
 
     def _layer(self, i: int, x: Tensor, buffers: T5Buffers, t: int) -> Tensor:
         own = self._normed(x) @ self._of("own_in", i)
-        x = x.addmm(self._attend_prefix(i, own, buffers.past, t), self._of("own_out", i))
+        x = x.addmm(self._attend_prefix(i, own, buffers, t), self._of("own_out", i))
         batch = len(buffers.bias)
         scores = self._normed(x).unflatten(0, (batch, -1)) @ buffers.keys[i]
         by_head = scores.unflatten(2, (self.sizes.num_heads, -1)) + buffers.bias
@@ -187,15 +212,24 @@ class T5Generator(nn.Module):
             inner = F.gelu(gate, approximate="tanh") * up
         return x.addmm(inner, self._of("feed_out", i))
 
-    def _attend_prefix(self, i: int, own: Tensor, past: list[Tensor], t: int) -> Tensor:
-        """Attend from the newest position to all of a beam's own, `[B * M, H * D]`."""
-        width = own.shape[1] // 3
-        past[t][:, i] = own[:, width:]
-        if t == 0:
-            return own[:, 2 * width :]
+    def _attend_prefix(self, i: int, own: Tensor, buffers: T5Buffers, t: int) -> Tensor:
+        """Attend from the newest position to all of a beam's own, `[B * M, H * D]`.
+
+        Args:
+            i: the layer.
+            own: `[B * M, 3 * H * D]`, queries, keys and values of the newest.
+            buffers: get the newest.
+            t: the newest position.
+        """
+        query, newest = own.tensor_split((own.shape[1] // 3,), 1)
+        buffers.past[t].append(newest)
         shape = (self.sizes.num_heads, self.sizes.d_kv)
-        query = own[:, :width].unflatten(1, shape)
-        pairs = [position[:, i].unflatten(1, (2, *shape)) for position in past]
+        pairs = [
+            past[i].index_select(0, rows)
+            for past, rows in zip(buffers.past[:t], buffers.ancestors, strict=True)
+        ]
+        pairs = [pair.unflatten(1, (2, *shape)) for pair in (*pairs, newest)]
+        query = query.unflatten(1, shape)
         scores = torch.stack([(query * pair[:, 0]).sum(2) for pair in pairs], 2)
         weights = (scores + self.own_bias[:, t, : t + 1]).softmax(2)
         return sum(weights[..., j, None] * pair[:, 1] for j, pair in enumerate(pairs)).flatten(1)

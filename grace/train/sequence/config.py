@@ -19,7 +19,7 @@ CHOICES = {
     "optimiser": ("adamw", "muon"),
     "schedule": ("cosine", "inverse-sqrt", "constant"),
     "precision": ("auto", "float32", "bfloat16"),
-    "mode": ("eager", "compile", "graph", "compile+graph"),
+    "mode": ("auto", "eager", "compile", "graph", "compile+graph"),
     "select": ("recall@10", "ndcg@10"),
 }
 COUNTS = ("steps", "batch_size", "micro_batch_size", "history", "buckets", "valid_every",
@@ -49,7 +49,8 @@ class SequenceConfig:
         average_decay: of the moving average of weights, which is what is validated and kept; 0 for
             the weights themselves.
         precision: of the forward pass: `bfloat16` is autocast; `auto` takes it on a GPU.
-        mode: how a step runs. `compile` is torch.compile; `graph` one CUDA graph a step.
+        mode: how a step runs. `compile` is torch.compile; `graph` one CUDA graph a step, which one
+            process on a GPU can have and there `auto` takes; elsewhere it is `eager`.
         valid_every: steps between validations.
         patience: validations without a better score after which training stops.
         select: the validation metric that picks the best.
@@ -76,7 +77,7 @@ class SequenceConfig:
     label_smoothing: float = 0.0
     average_decay: float = 0.0
     precision: str = "auto"
-    mode: str = "eager"
+    mode: str = "auto"
     valid_every: int = 500
     patience: int = 10
     select: str = "ndcg@10"

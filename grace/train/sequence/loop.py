@@ -97,7 +97,7 @@ def train_sequences(
     held_out = sequences.valid()
     table = None if sids is None else read_sids(sids, sequences.item_ids)
     identity = _identity(model, recipe, sequences, held_out, table)
-    with joined(device) as processes, torch.random.fork_rng():
+    with joined(device) as processes, _own_random_numbers(processes.device):
         identity["processes"] = processes.count
         state = TrainState.load(out / CHECKPOINTS)
         if state is not None and not resume:
@@ -112,6 +112,12 @@ def train_sequences(
             about = {"model": model, "data": str(data), "device": device} | code_version()
             write_config(out, recipe, about | ({} if sids is None else {"sids": str(sids)}))
         return run.train(state)
+
+
+def _own_random_numbers(device: str) -> contextlib.AbstractContextManager:
+    """Leave the caller's random numbers as they were."""
+    on_gpu = device.startswith("cuda")
+    return torch.random.fork_rng(devices=[torch.cuda.current_device()] if on_gpu else [])
 
 
 def _identity(
@@ -299,10 +305,16 @@ class _Run:
                 self._keep(metrics)
         if self.processes.number == 0:
             write_metrics(self.out, self.rows)
-            draw_metrics(self.out, self.rows, config.select)
 
-    def _averaged(self):
-        return contextlib.nullcontext() if self.kind == "popularity" else self.weights.averaged()
+    def _averaged(self) -> contextlib.AbstractContextManager:
+        if self.kind == "popularity":
+            return contextlib.nullcontext()
+        if not self.weights.average.isfinite().all():
+            raise TrainError(
+                f"a weight is no longer finite after step {self.step_number}; try a smaller "
+                "learning_rate"
+            )
+        return self.weights.averaged()
 
     def _keep(self, metrics: dict[str, float]) -> None:
         if self.processes.number:
@@ -332,4 +344,6 @@ class _Run:
         best_step = max(self._scores(), key=lambda score: (score[1], -score[0]))[0]
         best = {row[3]: row[4] for row in self.rows if row[0] == best_step and row[2] == "valid"}
         best.pop("seconds")
+        if self.processes.number == 0:
+            draw_metrics(self.out, self.rows, self.config.select)
         return SequenceReport(steps=self.step_number, best_step=best_step, best=best)

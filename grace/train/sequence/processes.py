@@ -53,6 +53,8 @@ def joined(device: str) -> Iterator[Processes]:
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         check_device(device)
+        if device.startswith("cuda:"):
+            torch.cuda.set_device(device)
         yield Processes(0, 1, device)
         return
     if device == "cuda":

@@ -92,16 +92,17 @@ def refuse_degenerate(sids: np.ndarray) -> None:
                 f"degenerate SIDs: level {level + 1} tells apart {(told - before) / most:.1%} of "
                 f"what it could, under {MIN_LEVEL_RESOLVED:.0%}"
             )
-    if told < MIN_RESOLVED * np.log(items):
+    most = min(sids.shape[1] * np.log(codes), np.log(items))
+    if told < MIN_RESOLVED * most:
         raise SidError(
-            f"degenerate SIDs: they tell apart {told / np.log(items):.1%} of what they could, "
-            f"under {MIN_RESOLVED:.0%}"
+            f"degenerate SIDs: they tell apart {told / most:.1%} of what they could, under "
+            f"{MIN_RESOLVED:.0%}"
         )
 
 
 def _entropy(counts: np.ndarray) -> float:
     share = counts / counts.sum()
-    return float(-(share * np.log(share)).sum())
+    return max(0.0, float(-(share * np.log(share)).sum()))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,13 +44,14 @@ class Step:
         self._rows: list[Tensor] = []
         self._shares = self._stats = torch.empty(0)
         on_gpu = weights.values.is_cuda
-        self._captures = config.mode in ("graph", "compile+graph")
-        if self._captures and (not on_gpu or processes.count > 1):
+        can_capture = on_gpu and processes.count == 1
+        self._captures = "graph" in config.mode or (config.mode == "auto" and can_capture)
+        if self._captures and not can_capture:
             raise ConfigError(f"mode {config.mode!r} is for one process on a GPU; take 'eager'")
         half = config.precision == "bfloat16" or (config.precision == "auto" and on_gpu)
         self._autocast = torch.autocast(weights.values.device.type, torch.bfloat16, enabled=half)
         self._loss: Callable[[Batch, float], tuple[Tensor, Tensor]] = model.loss
-        if config.mode in ("compile", "compile+graph"):
+        if "compile" in config.mode:
             # A shape each bucket and no other; compiled once a run.
             self._loss = torch.compile(model.loss, dynamic=False)
 

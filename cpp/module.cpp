@@ -2,6 +2,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include "ancestor_attention.h"
 #include "exact.h"
 #include "filter.h"
 #include "intern.h"
@@ -17,6 +18,7 @@
 
 NB_MODULE(_native, module) {
     module.doc() = "Host hot paths of Grace (C++20): reading, building, matching, selecting and filtering.";
+    bind_ancestor_attention(module);
     bind_exact(module);
     bind_filter(module);
     bind_intern(module);

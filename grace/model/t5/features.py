@@ -32,6 +32,11 @@ class HistoryFeatures:
     tokens: TokenMap
     max_items: int
 
+    @property
+    def width(self) -> int:
+        """S, tokens of an input."""
+        return bool(self.tokens.num_users) + self.max_items * self.tokens.num_levels + 1
+
     def check(self, features: Any) -> None:
         """Refuse features that are no such history.
 
@@ -75,7 +80,7 @@ class HistoryFeatures:
             index: resolves ad ids to SIDs.
 
         Returns:
-            `input_ids` int64 and `mask` bool, `[B, S]`, and per request how many items were
+            `input_ids` int64 and `mask` bool, `[B, width]`, and per request how many items were
             skipped.
         """
         sids = np.zeros((len(features), self.max_items, self.tokens.num_levels), np.int64)

@@ -48,10 +48,11 @@ class Stack(nn.Module):
         self.final_layer_norm = RmsNorm(config)
         self.dropout = nn.Dropout(config.dropout_rate)
 
-    def position_bias(self, length: int, device: torch.device) -> Tensor:
+    def position_bias(self, length: int) -> Tensor:
         """Return `[H, length, length]`, what lies ahead hidden in a decoder."""
-        places = torch.arange(length, device=device)
-        bias = self.block[0].layer[0].SelfAttention.relative_attention_bias(places, places)
+        relative = self.block[0].layer[0].SelfAttention.relative_attention_bias
+        places = torch.arange(length, device=relative.weight.device)
+        bias = relative(places, places)
         return hidden(bias, places[None, :] > places[:, None]) if self.decoder else bias
 
     def forward(self, x: Tensor, mask: Tensor, context: Tensor | None = None) -> Tensor:
@@ -65,7 +66,7 @@ class Stack(nn.Module):
         Returns:
             `[B, n, d_model]`, normed.
         """
-        bias = self.position_bias(x.shape[1], x.device)
+        bias = self.position_bias(x.shape[1])
         padding = ~mask[:, None, None, :]
         if context is None:
             bias = hidden(bias, padding)

@@ -1,0 +1,108 @@
+"""A block of T5 as rows run through it: weights `[inputs, outputs]`, norms' weights in them."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from grace.model.t5.config import T5Config
+from grace.model.t5.module import Block
+
+
+class PackedBlock(nn.Module):
+    """A copy of a block's weights, in float32.
+
+    Args:
+        block: of the encoder or the decoder.
+        config: the sizes.
+
+    Attributes:
+        own_in: `[d, 3 * H * D]`, queries, keys and values of self-attention.
+        own_out: `[H * D, d]`.
+        query: `[H, d, D]`, of cross-attention; as `context` and `cross_out` a decoder's alone.
+        context: `[d, 2 * H * D]`, its keys and values.
+        cross_out: `[H, D, d]`.
+        feed_in: `[d, F]`, or `[d, 2 * F]` with gates first.
+        feed_out: `[F, d]`.
+    """
+
+    def __init__(self, block: Block, config: T5Config):
+        super().__init__()
+        self.sizes = config
+        own, *cross, feed = block.layer
+        attention, norm = own.SelfAttention, own.layer_norm.weight
+        self._keep("own_in", packed(attention.q, attention.k, attention.v, norm=norm))
+        self._keep("own_out", packed(attention.o))
+        for layer in cross:
+            attention, heads = layer.EncDecAttention, (config.num_heads, config.d_kv)
+            query = packed(attention.q, norm=layer.layer_norm.weight)
+            self._keep("query", query.unflatten(1, heads).transpose(0, 1))
+            self._keep("context", packed(attention.k, attention.v))
+            self._keep("cross_out", packed(attention.o).unflatten(0, heads))
+        dense, norm = feed.DenseReluDense, feed.layer_norm.weight
+        parts = (dense.wi_0, dense.wi_1) if dense.gated else (dense.wi,)
+        self._keep("feed_in", packed(*parts, norm=norm))
+        self._keep("feed_out", packed(dense.wo))
+
+    def _keep(self, name: str, weight: Tensor) -> None:
+        self.register_buffer(name, weight.contiguous())
+
+    def project(self, x: Tensor) -> Tensor:
+        """Return queries, keys and values of self-attention, `[rows, 3 * H * D]`."""
+        return normed(x, self.sizes) @ self.own_in
+
+    def finish(self, x: Tensor, heads: Tensor) -> Tensor:
+        """Return the stream `[rows, d]` after self-attention whose heads are `[rows, H * D]`."""
+        return x.addmm(heads, self.own_out)
+
+    def fold(self, context: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a context `[B, S, d]` as two factors of cross-attention.
+
+        Scores of a normed stream n over the context c are n W_q (c W_k)^T, so W_q (c W_k)^T is
+        computed once a request; likewise (c W_v) W_o.
+
+        Returns:
+            `[B, d, H * S]` and `[B, H * S, d]`.
+        """
+        shape = (2, self.sizes.num_heads, self.sizes.d_kv)
+        pair = (context @ self.context).unflatten(2, shape)
+        key, value = pair.permute(2, 0, 3, 1, 4).unbind()  # [B, H, S, D]
+        keys = (self.query @ key.transpose(2, 3)).transpose(1, 2).flatten(2)
+        return keys, (value @ self.cross_out).flatten(1, 2)
+
+    def read(self, x: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the stream after cross-attention, all beams of a request against its context.
+
+        Args:
+            x: `[B * M, d]`.
+            keys: of `fold`.
+            values: of `fold`.
+            bias: `[B, 1, 1, S]`, added to scores; None where nothing is padding.
+        """
+        batch = len(keys)
+        scores = normed(x, self.sizes).unflatten(0, (batch, -1)) @ keys
+        scores = scores.unflatten(2, (self.sizes.num_heads, -1))
+        weights = (scores if bias is None else scores + bias).softmax(-1).flatten(2)
+        return x.unflatten(0, (batch, -1)).baddbmm(weights, values).flatten(0, 1)
+
+    def feed(self, x: Tensor) -> Tensor:
+        """Return the stream `[rows, d]` after the feed-forward layer."""
+        inner = normed(x, self.sizes) @ self.feed_in
+        if self.sizes.feed_forward_proj == "relu":
+            inner = inner.relu_()
+        else:
+            gate, up = inner.chunk(2, 1)
+            inner = F.gelu(gate, approximate="tanh") * up
+        return x.addmm(inner, self.feed_out)
+
+
+def packed(*layers: nn.Linear, norm: Tensor | None = None) -> Tensor:
+    """Return `[inputs, outputs]`, layers side by side, with the norm before them in it."""
+    weight = torch.cat([layer.weight.detach().float().T for layer in layers], 1)
+    return (weight if norm is None else norm.detach().float()[:, None] * weight).clone()
+
+
+def normed(x: Tensor, config: T5Config) -> Tensor:
+    """Return rows of mean square 1; the norm's weights are in what reads them."""
+    return F.rms_norm(x, x.shape[-1:], eps=config.layer_norm_epsilon)

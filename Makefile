@@ -32,6 +32,7 @@ bench: setup ## every CPU benchmark, results in benchmarks/results/cpu
 	$(RUN) -m benchmarks.filter
 	$(RUN) -m benchmarks.constraint_cpu
 	$(RUN) -m benchmarks.retrieve_cpu
+	$(RUN) -m benchmarks.retrieve_t5_cpu
 	$(RUN) -m benchmarks.sid_fit
 	$(RUN) -m benchmarks.demo
 	$(RUN) -m benchmarks.catalog_facts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from benchmarks.kernels import (
+    bench_ancestor_attention,
     bench_cross_attention,
     bench_elementwise,
     bench_fp8_rows,
@@ -15,6 +16,7 @@ from benchmarks.kernels import (
 )
 
 BENCHMARKS = {
+    "ancestor_attention": bench_ancestor_attention,
     "cross_attention": bench_cross_attention,
     "self_attention": bench_self_attention,
     "reorder": bench_reorder,

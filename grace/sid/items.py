@@ -122,7 +122,8 @@ def read_embeddings(path: str | os.PathLike, num_items: int) -> np.ndarray:
             f"{path}: expected floats [{num_items}, D], a row per item of the catalogue, "
             f"got {vectors.dtype} {list(vectors.shape)}"
         )
-    vectors = vectors.astype(np.float32)
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf and is refused
+        vectors = vectors.astype(np.float32)
     bad = np.argwhere(~np.isfinite(vectors))
     if len(bad):
         raise DataError(f"{path}: row {bad[0, 0]}, column {bad[0, 1]} is not a finite float32")

@@ -135,7 +135,7 @@ def fit_rq_vae(
         optimiser, lambda step: min(1.0, 4 * (1 - step / config.steps))
     )
     alone = config.steps // 10
-    books: list[_Codebook] = []
+    books: list[MovingCodebook] = []
     with progress("training the RQ-VAE", config.steps) as advance:
         for step in range(config.steps):
             if step == alone:
@@ -179,7 +179,7 @@ def reconstruction_errors(vectors: np.ndarray, counts: np.ndarray, fitted: RqVae
     return errors
 
 
-class _Codebook:
+class MovingCodebook:
     """One level: centroids as moving averages of the residuals that take them."""
 
     def __init__(self, centroids: np.ndarray, config: RqVaeConfig):
@@ -217,7 +217,7 @@ class _Codebook:
         self.sums = torch.where(dead[:, None], even * self.centroids, self.sums)
 
 
-def _quantise(latent: Tensor, books: Sequence[_Codebook]) -> tuple[Tensor, Tensor]:
+def _quantise(latent: Tensor, books: Sequence[MovingCodebook]) -> tuple[Tensor, Tensor]:
     """Return the sum of the centroids `[B, D]` and the commitment: how far they are, by level."""
     residual, quantised = latent, torch.zeros_like(latent)
     commitment = latent.new_zeros(())
@@ -237,12 +237,12 @@ def _start_codebooks(
     codes: int,
     seed: int,
     config: RqVaeConfig,
-) -> list[_Codebook]:
+) -> list[MovingCodebook]:
     latents = model.encode(vectors)
     if not np.isfinite(latents).all():
         raise SidError("the RQ-VAE diverged: its latents are not finite; lower its learning rate")
     centroids, _ = fit_codebooks(latents, counts, levels, codes, seed)
-    return [_Codebook(codebook, config) for codebook in centroids]
+    return [MovingCodebook(codebook, config) for codebook in centroids]
 
 
 def _nearest(latents: np.ndarray, codebooks: Sequence[np.ndarray]) -> np.ndarray:

@@ -281,8 +281,10 @@ def test_sids_are_read_by_item(tmp_path):
         (np.r_[np.zeros((30, 2)), np.arange(20).reshape(10, 2)], "30 of 40 items share"),
         (np.stack([np.zeros(40), np.arange(40)], 1), "level 1 tells apart 0.0%"),
         (np.stack([np.arange(40) % 4, np.arange(40) % 4], 1), "level 2 tells apart 0.0%"),
-        (np.stack([np.arange(100) % 4 * 33, np.arange(100) // 4 % 2], 1),
-         "they tell apart 45.1% of what they could"),
+        (
+            np.stack([np.arange(100) % 4 * 33, np.arange(100) // 4 % 2], 1),
+            "they tell apart 45.1% of what they could",
+        ),
     ],
 )
 def test_degenerate_sids_are_refused(sids, message):

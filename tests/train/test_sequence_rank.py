@@ -12,9 +12,10 @@ from grace.decode import BeamPlan, beam_search
 from grace.decode.generator import Prefill
 from grace.index.trie import build_trie
 from grace.train.sequence.models import make_model
-from grace.train.sequence.rank import measure, rank_windows
+from grace.train.sequence.rank import rank_windows
 from grace.train.sequence.sasrec import first_by_score
 from grace.train.sequence.search import search_sids
+from grace.train.sequence.validation import measure
 from grace.train.sequence.windows import cut_windows, split_windows
 
 

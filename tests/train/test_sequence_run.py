@@ -1,4 +1,4 @@
-"""Whole runs of sequence training: they learn, repeat, resume, share work, and never see the test."""
+"""Whole runs of sequence training: they learn, repeat, resume, and never see the test split."""
 
 import csv
 import os
@@ -183,7 +183,14 @@ def test_a_step_neither_waits_for_the_device_nor_feeds_it(
     run(folder, tmp_path, kind, steps=1, optimiser=optimiser, average_decay=0.9, **settings)
     assert "logsumexp" in operations.names or kind == "sasrec"
     # Reading a number on the host, shapes from data, tensors from the host: none can be captured.
-    waits = {"_local_scalar_dense", "nonzero", "masked_select", "unique", "lift_fresh", "is_nonzero"}
+    waits = {
+        "_local_scalar_dense",
+        "nonzero",
+        "masked_select",
+        "unique",
+        "lift_fresh",
+        "is_nonzero",
+    }
     assert not operations.names & waits
 
 

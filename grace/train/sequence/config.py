@@ -37,7 +37,7 @@ class SequenceConfig:
         history: items that the model reads, at most; the newest.
         buckets: lengths to which histories are padded. A step holds rows of all of them, in the
             proportions of the data, so that its shapes never change.
-        drop_history: share of a history's items left out at random while training, never the newest.
+        drop_history: share of a history left out at random while training, never the newest item.
         optimiser: `adamw`, or `muon`: Muon for weight matrices, AdamW for the rest.
         learning_rate: peak of AdamW.
         muon_learning_rate: peak of Muon, on AdamW's scale (updates have AdamW's usual size).

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
+import hashlib
 import importlib.metadata
 import io
 import json
@@ -14,10 +15,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 
 import grace
+from grace.datasets import Sequences, Split
 from grace.files import atomic_write
 from grace.train.sequence.config import Recipe
 
@@ -50,6 +53,30 @@ def write_config(folder: Path, recipe: Recipe, run: dict[str, Any]) -> None:
 
 def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)  # of strings, numbers and booleans: the same
+
+
+def identity_of(
+    model: str, recipe: Recipe, data: Sequences, held_out: Split, sids: np.ndarray | None
+) -> dict[str, Any]:
+    """Return what makes a run what it is, name to value."""
+    arrays = {
+        "items": [data.item_ids],
+        "training data": [data.users, data.offsets, data.items],
+        "validation data": [held_out.users, held_out.offsets, held_out.items, held_out.targets],
+        "SIDs": [] if sids is None else [sids],
+    }
+    digests = {
+        name: hashlib.sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in parts)).hexdigest()
+        for name, parts in arrays.items()
+    }
+    sizes = {f"[model] {name}": value for name, value in recipe.model.items()}
+    settings = dataclasses.asdict(recipe.train)
+    return {
+        "model": model,
+        **sizes,
+        **{f"[train] {name}": value for name, value in settings.items()},
+        **digests,
+    }
 
 
 def code_version() -> dict[str, str]:

@@ -38,9 +38,7 @@ class Tiger(nn.Module):
         items = batch.items[:, :-1]
         tokens = self.model.tokens
         users = tokens.user_tokens(batch.users) if tokens.num_users else None
-        return assembled(
-            self.item_tokens[items.clamp_min(0)], batch.lengths, items.shape[1], users
-        )
+        return assembled(self.item_tokens[items.clamp_min(0)], batch.lengths, items.shape[1], users)
 
     def loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
         """Return the cross-entropy of the next items' tokens, summed, and how many tokens."""

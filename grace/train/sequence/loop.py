@@ -1,10 +1,9 @@
-"""The training loop of sequence models: steps, validation, the best model, early stop, resumption."""
+"""The training loop of sequence models: steps, the best model, early stop, resumption."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import math
 import os
 import time
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from grace.datasets import Sequences, Split
 from grace.datasets import load as load_data
-from grace.errors import ConfigError, DataError, TrainError
+from grace.errors import ConfigError, TrainError
 from grace.progress import progress
 from grace.train.sequence.config import Recipe
 from grace.train.sequence.draws import Draws
@@ -28,16 +27,17 @@ from grace.train.sequence.folder import (
     Row,
     code_version,
     draw_metrics,
+    identity_of,
     write_config,
     write_metrics,
 )
 from grace.train.sequence.models import GENERATORS, KINDS, Kept, keep_model, make_model
 from grace.train.sequence.processes import Processes, joined
-from grace.train.sequence.rank import CUTS, measure, rank_windows
 from grace.train.sequence.sids import read_sids
 from grace.train.sequence.step import Step
+from grace.train.sequence.validation import Validation
 from grace.train.sequence.weights import Weights
-from grace.train.sequence.windows import Windows, cut_windows, span_windows, split_windows
+from grace.train.sequence.windows import cut_windows, span_windows
 from grace.train.state import TrainState
 
 
@@ -96,7 +96,7 @@ def train_sequences(
     sequences = load_data(data)
     held_out = sequences.valid()
     table = None if sids is None else read_sids(sids, sequences.item_ids)
-    identity = _identity(model, recipe, sequences, held_out, table)
+    identity = identity_of(model, recipe, sequences, held_out, table)
     with joined(device) as processes, _own_random_numbers(processes.device):
         identity["processes"] = processes.count
         state = TrainState.load(out / CHECKPOINTS)
@@ -120,30 +120,6 @@ def _own_random_numbers(device: str) -> contextlib.AbstractContextManager:
     return torch.random.fork_rng(devices=[torch.cuda.current_device()] if on_gpu else [])
 
 
-def _identity(
-    model: str, recipe: Recipe, data: Sequences, held_out: Split, sids: np.ndarray | None
-) -> dict[str, Any]:
-    """Return what makes a run what it is, name to value."""
-    arrays = {
-        "items": [data.item_ids],
-        "training data": [data.users, data.offsets, data.items],
-        "validation data": [held_out.users, held_out.offsets, held_out.items, held_out.targets],
-        "SIDs": [] if sids is None else [sids],
-    }
-    digests = {
-        name: hashlib.sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in parts)).hexdigest()
-        for name, parts in arrays.items()
-    }
-    sizes = {f"[model] {name}": value for name, value in recipe.model.items()}
-    settings = dataclasses.asdict(recipe.train)
-    return {
-        "model": model,
-        **sizes,
-        **{f"[train] {name}": value for name, value in settings.items()},
-        **digests,
-    }
-
-
 class _Run:
     """One run: what its steps share."""
 
@@ -165,7 +141,7 @@ class _Run:
         self.processes, self.identity = processes, identity
         if config.drop_history and kind not in GENERATORS:
             raise ConfigError("drop_history is for models that read SIDs")
-        self.validation, self.targets = self._validation(held_out)
+        self.validation = Validation(held_out, config, processes)
         self.rows: list[Row] = []
         self.step_number = 0
         if kind == "popularity":
@@ -183,23 +159,6 @@ class _Run:
         self.step = Step(
             model, self.weights, windows.to(processes.device), rooms, config, processes
         )
-
-    def _validation(self, split: Split) -> tuple[Windows, Tensor]:
-        """Return this process's share of the users to validate on, and what they took next."""
-        users = np.arange(len(split))
-        if 0 < self.config.valid_users < len(users):
-            drawn = np.random.default_rng([self.config.seed, 1]).permutation(users)
-            users = np.sort(drawn[: self.config.valid_users])
-        if not len(users):
-            raise DataError(f"{split.name}: there are no users to validate on")
-        self.num_validated = len(users)
-        users = users[self.processes.number :: self.processes.count]
-        every = split_windows(split, self.config.history)
-        share = Windows(
-            every.items, every.first[users], every.lengths[users], every.users[users],
-            followed=False,
-        )  # fmt: skip
-        return share, torch.from_numpy(split.targets[users])
 
     def train(self, state: TrainState | None) -> SequenceReport:
         """Run the steps that are left."""
@@ -284,24 +243,14 @@ class _Run:
         self.rows += [(step, epoch, split, name, value) for name, value in metrics.items()]
 
     def _validate(self) -> None:
-        """Rank the validation users; keep the model if no earlier one was as good."""
-        config, device, k = self.config, self.processes.device, max(CUTS)
+        """Measure the model; keep it if no earlier one was as good."""
         started = time.perf_counter()
         with self._averaged():
-            self.model.eval()
-            ranker = self.model.ranker(config.beam_width)
-            ranked = rank_windows(ranker, self.validation, k, config.rank_batch, device)
-            sums = measure(ranked, self.targets)
-            total = torch.tensor(list(sums.values()), dtype=torch.float64, device=device)
-            self.processes.sum_(total)
-            values = (total / self.num_validated).tolist()
-            metrics = dict(zip(sums, values, strict=True))
+            metrics = self.validation.measure(self.model)
             before = [score for _, score in self._scores()]
-            self._add_rows(self.step_number, "valid", metrics)
-            self._add_rows(
-                self.step_number, "valid", {"seconds": time.perf_counter() - started}
-            )
-            if metrics[config.select] > max(before, default=-math.inf):
+            seconds = {"seconds": time.perf_counter() - started}
+            self._add_rows(self.step_number, "valid", metrics | seconds)
+            if metrics[self.config.select] > max(before, default=-math.inf):
                 self._keep(metrics)
         if self.processes.number == 0:
             write_metrics(self.out, self.rows)
@@ -330,7 +279,7 @@ class _Run:
         keep_model(kept, self.sids, self.out / BEST, chosen)
 
     def _save(self) -> None:
-        """Write what a stopped run goes on from; last, since a resumed run repeats what it lacks."""
+        """Write what a stopped run goes on from; last, as a resumed run repeats what it lacks."""
         if self.processes.number == 0:
             TrainState(
                 identity=self.identity,

@@ -1,4 +1,4 @@
-"""Cross-entropy as a sum and a count, so that however a batch is split, its gradient is the same."""
+"""Cross-entropy as a sum and a count: however a batch is split, its gradient is the same."""
 
 from __future__ import annotations
 

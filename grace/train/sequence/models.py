@@ -34,8 +34,6 @@ FORMAT_VERSION = 1
 ABOUT_FILE = "sequence.json"
 ITEMS_FILE = "items.safetensors"
 WEIGHTS_FILE = "model.safetensors"
-OUTPUT_WEIGHTS = ("lm_head.weight", "heads.")
-"""Names of the layers that give logits: not hidden matrices, so not Muon's."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Rankings of held-out users by a trained model, and the metrics that choose the best one."""
+"""Rankings of held-out users by a trained model."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from grace.errors import DataError, ModelError
 from grace.train.sequence.folder import BEST
 from grace.train.sequence.models import ITEMS_FILE, load_kept
 from grace.train.sequence.windows import Ranker, Windows, split_windows
-
-CUTS = (1, 5, 10, 20)
 
 
 def rank(
@@ -72,9 +70,7 @@ def run_sids(run: str | os.PathLike) -> np.ndarray | None:
     return None if sids is None else sids.numpy()
 
 
-def rank_windows(
-    ranker: Ranker, windows: Windows, k: int, rank_batch: int, device: str
-) -> Tensor:
+def rank_windows(ranker: Ranker, windows: Windows, k: int, rank_batch: int, device: str) -> Tensor:
     """Return `[E, k]` int64 item numbers, on the CPU.
 
     Users go by the length of their history, so that a batch pads little.
@@ -88,19 +84,3 @@ def rank_windows(
         rows = torch.from_numpy(chosen).to(device)
         ranked[rows] = ranker(on_device.batch(rows, room), k)
     return ranked.cpu()
-
-
-def measure(ranked: Tensor, targets: Tensor) -> dict[str, float]:
-    """Return recall@k and NDCG@k, summed over users.
-
-    Args:
-        ranked: `[U, K]` int64, no item twice in a row.
-        targets: `[U]` int64.
-    """
-    hit = ranked == targets[:, None]
-    gain = 1 / torch.log2(torch.arange(2, ranked.shape[1] + 2, dtype=torch.float64))
-    sums = {}
-    for k in CUTS:
-        sums[f"recall@{k}"] = float(hit[:, :k].sum())
-        sums[f"ndcg@{k}"] = float((hit[:, :k] * gain[:k]).sum())
-    return sums

@@ -1,4 +1,7 @@
-"""SASRec with cross-entropy over all items (Kang and McAuley, 2018; Klenitskiy and Vasilev, 2023)."""
+"""SASRec (Kang and McAuley, 2018) with cross-entropy over all items.
+
+Klenitskiy and Vasilev (2023) found that this loss is what makes it strong.
+"""
 
 from __future__ import annotations
 

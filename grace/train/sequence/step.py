@@ -1,4 +1,4 @@
-"""One optimiser step: in static shapes, without a wait for the device, so that a graph can hold it."""
+"""One optimiser step: static shapes and no wait for the device, so that a graph can hold it."""
 
 from __future__ import annotations
 

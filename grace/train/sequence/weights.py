@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from grace.train.sequence.config import SequenceConfig
-from grace.train.sequence.models import OUTPUT_WEIGHTS
 
 BETAS = (0.9, 0.98)
 ALIGNMENT = 64
 """Elements; every weight begins at a multiple of it, as kernels like it."""
+OUTPUT_WEIGHTS = ("lm_head.weight", "heads.")
+"""Names of the layers that give logits: not hidden matrices, so not Muon's."""
 
 
 class Weights:

@@ -129,7 +129,7 @@ def split_windows(split: Split, history: int) -> Windows:
 
 
 def thinned(batch: Batch, share: float) -> Batch:
-    """Leave out a share of each history's items at random, never the newest; what followed stays."""
+    """Leave out a share of each history at random, never the newest item; what followed stays."""
     room = batch.items.shape[1] - 1
     place = torch.arange(room + 1, device=batch.items.device)
     old = place < batch.lengths[:, None] - 1

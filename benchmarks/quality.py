@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
 import time
@@ -55,7 +56,7 @@ VARIANTS = {
     "sasrec": Variant("sasrec", "sasrec"),
     "tiger": Variant("tiger", "tiger", "tiger"),
     "random-sid": Variant("tiger", "tiger", "random"),
-    "best": Variant("tiger", "best", "behaviour", fused=("sasrec",)),
+    "best": Variant("tiger", "best", "balanced-reassign", fused=("sasrec",)),
 }
 
 
@@ -82,7 +83,8 @@ def main() -> None:
         record.show("quality", rows)
     if options.trial:
         for (data, variant, _), report in reports.items():
-            print(log_line(data, variant, options.trial, options.set, report))
+            changes = [*([f"sids {options.sids}"] if options.sids else []), *options.set]
+            print(log_line(data, variant, options.trial, changes, report))
     elif options.write and rows:
         print(write(options, rows, reports))
     if outcome.stopped:
@@ -104,11 +106,12 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=1e6, help="then trainings are stopped")
     parser.add_argument("--trial", help="a name; measured on validation alone")
     parser.add_argument("--set", nargs="+", default=[], metavar="TABLE.KEY=VALUE", help="a setting")
+    parser.add_argument("--sids", help="another tokenizer of recipes/sids.toml, for a --trial")
     parser.add_argument("--write", action="store_true", help="write the result files")
     parser.add_argument("--dry-run", action="store_true", help="print the commands only")
     options = parser.parse_args(arguments)
-    if options.set and not options.trial:
-        parser.error("--set changes a recipe: give the --trial a name")
+    if (options.set or options.sids) and not options.trial:
+        parser.error("--set and --sids change what is measured: give the --trial a name")
     if options.trial and options.until == "test":
         options.until = "valid"
     return options
@@ -165,10 +168,11 @@ def settings(options: argparse.Namespace) -> dict[str, dict[str, object]]:
 
 
 def tokenizer(options: argparse.Namespace, variant: str) -> str | None:
-    """Name of the tokenizer of a variant; one of its own for a trial that changes it."""
+    """Name of the tokenizer of a variant; a trial may take another or change it."""
     sids = VARIANTS[variant].sids
-    changed = sids and "sids" in settings(options) and variant in options.variants
-    return f"{sids}+{options.trial}" if changed else sids
+    if sids is None or variant not in options.variants:
+        return sids
+    return (options.sids or sids) + (f"+{options.trial}" if "sids" in settings(options) else "")
 
 
 def fit_job(options: argparse.Namespace, data: str, sids: str) -> Job:
@@ -223,7 +227,7 @@ def recipe_path(options: argparse.Namespace, data: str, variant: str) -> Path:
     path = special if special.exists() else RECIPES / f"{name}.toml"
     changes = {table: keys for table, keys in settings(options).items() if table != "sids"}
     if not changes or variant not in options.variants:
-        return path.relative_to(record.ROOT) if Path.cwd() == record.ROOT else path
+        return Path(os.path.relpath(path))
     tables = tomllib.loads(path.read_text())
     for table, keys in changes.items():
         tables[table] = tables.get(table, {}) | keys
@@ -281,7 +285,7 @@ def write(options: argparse.Namespace, rows: list[dict], reports: dict) -> Path:
         (folder / f"{data}-{variant}-{split}.json").write_text(text)
     order = {name: place for place, name in enumerate((*DATA, *VARIANTS))}
     every = sorted(kept + rows, key=lambda row: (order[row["case"]], order[row["variant"]]))
-    return record.write("quality", every, machine, added=bool(kept))
+    return record.write("quality", every, machine, record.RESULTS, added=bool(kept))
 
 
 if __name__ == "__main__":

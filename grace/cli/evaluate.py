@@ -193,14 +193,14 @@ def _evaluate_index(
     from grace.evaluate.run import FIXED_ADS
     from grace.evaluate.run import evaluate as measure
     from grace.evaluate.table import tables
-    from grace.model import load_model
+    from grace.model.folder import open_model
 
     check_device(device)
     out.mkdir(parents=True, exist_ok=True)
     opened = Index.open(index)
     evaluation = measure(
         opened,
-        load_model(model),
+        open_model(model),
         [row for _, row in iter_rows(requests)],
         modes=tuple(dict.fromkeys(matching or MATCHERS)),
         plan=parse_plan(plan, sids, opened.num_levels),

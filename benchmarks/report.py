@@ -8,7 +8,8 @@ A table stands between two comments, the first of which says what it shows:
 `rows` and `columns` name fields of the record format (`case`, `variant`, `metric`) whose values
 become rows and columns, several joined by a comma; `case=`, `variant=` and `metric=` keep only the
 rows with that value (any of several, separated by `|`; `_` stands for a space); `show=value,p99`
-says what a cell holds. Below each table stand the machine, commit, date and command of its file.
+says what a cell holds, numbers of the row or of its counts in its unit. Below each table stand the
+machine, commit, date and command of its file.
 """
 
 from __future__ import annotations
@@ -115,7 +116,8 @@ def table(name: str, options: dict[str, str], results: Path) -> str:
 def cell(row: dict, show: Sequence[str]) -> str:
     """Such as `0.12 ms`, `8.1 / 9.9 ms`, `40.42 %`, `75.6x`, with a published figure behind it."""
     factor, unit = shown_unit(row["value"], row["unit"])
-    numbers = [format_value(row[name] * factor, row["unit"]) for name in show if name in row]
+    known = row.get("counts", {}) | row
+    numbers = [format_value(known[name] * factor, row["unit"]) for name in show if name in known]
     text = f"{' / '.join(numbers)}{unit}"
     if "reference" not in row:
         return text

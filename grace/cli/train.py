@@ -10,7 +10,7 @@ import typer
 from grace.errors import ConfigError
 
 INDEX_FORM = ("index", "features", "train", "valid")
-DATA_FORM = ("data", "model", "sids")
+DATA_FORM = ("data", "model", "sids", "seed")
 
 
 def train(
@@ -44,6 +44,9 @@ def train(
     config: Annotated[
         Path | None, typer.Option(help="TOML file with the tables [model] and [train].")
     ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="With --data: in place of the recipe's seed.")
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where the run in --out stopped.")
     ] = False,
@@ -55,10 +58,10 @@ def train(
     and --valid. Or a sequence model over a prepared data set: --data, --model and --sids.
     """
     given = {"index": index, "features": features, "train": train, "valid": valid,
-             "data": data, "model": model, "sids": sids}  # fmt: skip
+             "data": data, "model": model, "sids": sids, "seed": seed}  # fmt: skip
     _check_form({name for name, value in given.items() if value is not None})
     if data is not None:
-        _train_on_data(data, model, sids, config, out, resume, device)
+        _train_on_data(data, model, sids, config, seed, out, resume, device)
     else:
         _train_on_rows(index, features, train, valid, config, out, resume, device)
 
@@ -88,13 +91,19 @@ def _train_on_data(
     model: str,
     sids: Path | None,
     config: Path | None,
+    seed: int | None,
     out: Path,
     resume: bool,
     device: str,
 ) -> None:
+    import dataclasses
+
     from grace.train.sequence import Recipe, train_sequences
 
     recipe = Recipe() if config is None else Recipe.load(config)
+    if seed is not None:
+        settings = dataclasses.replace(recipe.train, seed=seed)
+        recipe = dataclasses.replace(recipe, train=settings)
     report = train_sequences(data, model, out, recipe, sids, resume, device)
     typer.echo(
         f"{out}: step {report.best_step} of {report.steps}: validation recall@10 "

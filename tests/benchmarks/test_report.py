@@ -18,7 +18,7 @@ def results(tmp_path):
         record.row("demo", "exact", "checks", "1/s", 14_400_000),
         record.row("demo", "exact", "table", "bytes", 2_500_000),
         record.row("demo", "exact", "ads", "count", 17),
-        record.row("demo", "exact", "eligible_sid_rate", "rate", 1),
+        record.row("demo", "exact", "eligible_sid_rate", "rate", 1, counts={"low": 0.5}),
     ]  # fmt: skip
     record.write("toy", rows, machine="cpu", results=tmp_path)
     return tmp_path
@@ -60,6 +60,8 @@ def test_options_choose_rows_columns_and_values(results):
     assert filled("metric=pass_rate|ads rows=metric", results)[2].startswith("| pass rate |")
     lines = filled("metric=eligible_sid_rate rows=metric", results)
     assert lines[2] == "| eligible_sid_rate | 100.00 % |"
+    lines = filled("metric=eligible_sid_rate rows=metric show=value,low", results)
+    assert lines[2] == "| eligible_sid_rate | 100.00 / 50.00 % |"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import json
 import harness
 import pytest
 
-import grace.model
+import grace.model.folder
 from grace.catalog import write_rows
 
 
@@ -16,7 +16,7 @@ def arguments(case, requests, tmp_path, monkeypatch):
     """Files of the case; the model directory stands for the case's generator."""
     harness.build(case, tmp_path / "index")
     write_rows(tmp_path / "requests.jsonl", requests)
-    monkeypatch.setattr(grace.model, "load_model", lambda directory: case.generator)
+    monkeypatch.setattr(grace.model.folder, "open_model", lambda directory: case.generator)
     return {
         "--index": tmp_path / "index",
         "--model": tmp_path / "model",

@@ -2,6 +2,6 @@
 
 from grace.train.sequence.config import Recipe, SequenceConfig
 from grace.train.sequence.loop import SequenceReport, train_sequences
-from grace.train.sequence.rank import rank
+from grace.train.sequence.rank import rank, run_sids
 
-__all__ = ["Recipe", "SequenceConfig", "SequenceReport", "rank", "train_sequences"]
+__all__ = ["Recipe", "SequenceConfig", "SequenceReport", "rank", "run_sids", "train_sequences"]

@@ -6,14 +6,16 @@ import os
 from pathlib import Path
 
 import numpy as np
+import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from grace.datasets import Split
 from grace.decode import check_device
-from grace.errors import DataError
+from grace.errors import DataError, ModelError
 from grace.train.sequence.folder import BEST
-from grace.train.sequence.models import load_kept
+from grace.train.sequence.models import ITEMS_FILE, load_kept
 from grace.train.sequence.windows import Ranker, Windows, split_windows
 
 
@@ -52,6 +54,20 @@ def rank(
         raise DataError(f"{run}: its model ranks other items than these of {rows.name}")
     ranker = kept.model.ranker(beam_width or kept.beam_width)
     return rank_windows(ranker, split_windows(rows, kept.history), k, rank_batch, device).numpy()
+
+
+def run_sids(run: str | os.PathLike) -> np.ndarray | None:
+    """Return the SIDs `[N, L]` of the items that a run's model ranks; None if it needs none.
+
+    Raises:
+        ModelError: if the run holds no model.
+    """
+    path = Path(run) / BEST / ITEMS_FILE
+    try:
+        sids = safetensors.torch.load_file(path).get("sids")
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{path}: {error}; a run folder of grace train holds it") from None
+    return None if sids is None else sids.numpy()
 
 
 def rank_windows(ranker: Ranker, windows: Windows, k: int, rank_batch: int, device: str) -> Tensor:

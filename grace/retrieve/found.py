@@ -62,6 +62,8 @@ def find_ads(
         np.ascontiguousarray(t.numpy()) for t in (beams.tokens, beams.nodes, beams.scores)
     )
     limits = [top_k if request.top_k is None else request.top_k for request in requests]
+    # A client may ask for more than native code can count to, and more than there are is all.
+    limits = [None if limit is None else min(limit, index.num_ads) for limit in limits]
     ads = index.find(tokens, nodes, scores, [request.targeting for request in requests], limits)
     found = []
     for b, (one, fault) in enumerate(zip(ads, beams.faults, strict=True)):

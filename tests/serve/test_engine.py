@@ -138,6 +138,26 @@ def test_a_request_that_breaks_the_parser_fails_alone(index, monkeypatch):
     assert engine.drain()
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"top_k": 2**63}, {"top_k": 2**64 - 1}, {"top_k": 10**30}, {"id": 2**64 - 1},
+        {"id": 10**30}, {"id": -(2**63)}, {"at": 2**64 - 1}, {"at": "9999-12-31T23:59:59Z"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_numbers_past_64_bits_hurt_no_neighbour(index, odd):
+    engine = engine_of(index, max_batch=3, max_wait_ms=PATIENCE_S * 1e3)
+    tickets = [engine.submit(raw) for raw in (request_of(0), request_of(1) | odd, request_of(2))]
+    found = answers(tickets)
+    assert [found[b].error for b in (0, 2)] == [None, None]
+    if "top_k" in odd:
+        retriever = grace.Retriever(index, Held(), PLAN)
+        assert len(found[1].positions) == len(retriever.retrieve([request_of(1)])[0].ads)
+    assert json.loads(found[1].to_json())["id"] == odd.get("id", 1)
+    assert engine.drain()
+
+
 def test_logits_without_numbers_fail_alone(index):
     engine = engine_of(index, max_batch=3, max_wait_ms=PATIENCE_S * 1e3)
     bad = request_of(1, features={"seed": 1, "bad": "nan", "bad_step": 1})

@@ -35,7 +35,8 @@ def test_the_plan_has_every_job_after_what_it_needs():
 
 
 def test_only_a_test_evaluation_names_the_test_split():
-    for until, expected in (("sids", set()), ("valid", {"valid"}), ("test", {"valid", "test"})):
+    cases = (("sids", set()), ("train", set()), ("valid", {"valid"}), ("test", {"valid", "test"}))
+    for until, expected in cases:
         words = [word for job in quality.plan(options("--until", until)) for word in job.arguments]
         assert {word for word in words if word in ("valid", "test")} == expected
 

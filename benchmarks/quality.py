@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import shlex
+import signal
 import sys
 import time
 import tomllib
@@ -62,6 +63,8 @@ VARIANTS = {
 
 def main() -> None:
     """Plan the jobs, run them, write rows."""
+    # Whatever ends this program ends what it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     options = parse_options(sys.argv[1:])
     deadline = time.monotonic() + 60 * options.minutes
     jobs = plan(options)
@@ -100,7 +103,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--until", choices=("sids", "valid", "test"), default="test")
+    parser.add_argument("--until", choices=("sids", "train", "valid", "test"), default="test")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     parser.add_argument("--minutes", type=float, default=1e6, help="then trainings are stopped")
@@ -119,7 +122,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 def splits(options: argparse.Namespace) -> tuple[str, ...]:
     """The splits that are opened."""
-    return {"sids": (), "valid": ("valid",), "test": ("valid", "test")}[options.until]
+    return {"valid": ("valid",), "test": ("valid", "test")}.get(options.until, ())
 
 
 def reported(options: argparse.Namespace) -> list[str]:

@@ -90,7 +90,10 @@ def run_jobs(
                     one.stop()
             lost = {*outcome.failed, *outcome.skipped}
             for job in list(waiting):
-                if lost.intersection(job.needs) or (late and job.stops):
+                if late and job.stops and job.made is not None and job.made.exists():
+                    waiting.remove(job)
+                    outcome.stopped.append(job.name)  # in an earlier call
+                elif lost.intersection(job.needs) or (late and job.stops):
                     waiting.remove(job)
                     outcome.skipped.append(job.name)
                     lost.add(job.name)

@@ -35,7 +35,8 @@ def test_the_plan_has_every_job_after_what_it_needs():
 
 
 def test_only_a_test_evaluation_names_the_test_split():
-    for until, expected in (("sids", set()), ("valid", {"valid"}), ("test", {"valid", "test"})):
+    cases = (("sids", set()), ("train", set()), ("valid", {"valid"}), ("test", {"valid", "test"}))
+    for until, expected in cases:
         words = [word for job in quality.plan(options("--until", until)) for word in job.arguments]
         assert {word for word in words if word in ("valid", "test")} == expected
 
@@ -113,7 +114,10 @@ def test_at_the_deadline_trainings_stop_and_what_they_have_is_measured(python_jo
     assert outcome.done == ["measure"]
     assert outcome.failed == ["empty"]
     assert sorted(outcome.skipped) == ["cannot", "late"]
-    assert not (tmp_path / "done" / "train").exists()  # the next call goes on with it
+    assert not (tmp_path / "done" / "train").exists()  # a call with time goes on with it
+    (tmp_path / "done" / "measure").unlink()
+    again = run_jobs([jobs[0], jobs[3]], tmp_path, 2, time.monotonic(), lambda line: None)
+    assert (again.stopped, again.done) == (["train"], ["measure"])
 
 
 def report(value: float) -> dict:

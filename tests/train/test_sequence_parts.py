@@ -256,7 +256,8 @@ def test_wrong_recipes_are_refused_by_name(tmp_path, text, message):
 def test_recipes_of_the_repository_can_be_read(data):
     from pathlib import Path
 
-    recipes = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
+    folder = Path(__file__).parents[2] / "recipes"
+    recipes = sorted(set(folder.glob("*.toml")) - {folder / "sids.toml"})  # of tokenizers
     assert recipes
     for path in recipes:
         kind = path.name.split("-")[0]

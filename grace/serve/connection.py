@@ -11,17 +11,24 @@ MAX_HEAD_BYTES = 65_536
 
 # What a chunk may add to a body that counts against nothing: its size in hexadecimal, line ends.
 _CHUNK_LINE, _CHUNK_END = 18, 2
+_MAX_LEAVING, _LEAVE_S = 64, 1.0
+_TOO_MANY = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain; charset=utf-8\r\n"
+    b"content-length: 20\r\nretry-after: 1\r\nconnection: close\r\n\r\nToo many connections"
+)
 _FIELD_SIGNS = 4  # ": " and the end of the line
 
 
-def bounded_protocol(timeout_s: float) -> type[HttpToolsProtocol]:
+def bounded_protocol(timeout_s: float, max_connections: int) -> type[HttpToolsProtocol]:
     """Return a protocol that closes connections whose messages do not come.
 
     Args:
         timeout_s: from the connection, or the first byte of a request, to the end of its headers;
             the body may take as long again before the handler's own limit answers 408, and then
             once more, which lets that answer out.
+        max_connections: open at once; another one gets 503 and is closed, those open go on.
     """
+    leaving: set[Any] = set()  # connections that were refused and may still read why
 
     class Connection(HttpToolsProtocol):
         _timer: asyncio.TimerHandle | None = None
@@ -32,14 +39,18 @@ def bounded_protocol(timeout_s: float) -> type[HttpToolsProtocol]:
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._expect(timeout_s)
+            if len(self.connections) > max_connections:
+                self._refuse()
+            else:
+                self._expect(timeout_s)
 
         def connection_lost(self, exc: Exception | None) -> None:
+            leaving.discard(self)
             self._expect(None)
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
-            if self.transport.is_closing():
+            if self in leaving or self.transport.is_closing():
                 return
             self._turned, self._payload = False, 0
             super().data_received(data)
@@ -94,6 +105,17 @@ def bounded_protocol(timeout_s: float) -> type[HttpToolsProtocol]:
             self._expect(None)
             self._in_head, self._head_bytes, self._turned = True, 0, True
             self._framing = 0
+
+        def _refuse(self) -> None:
+            self.connections.discard(self)
+            self.transport.write(_TOO_MANY)
+            if len(leaving) < _MAX_LEAVING and self.transport.can_write_eof():
+                # Closed at once, a request on its way would reset it before the client has read.
+                leaving.add(self)
+                self.transport.write_eof()
+                self._expect(_LEAVE_S)
+            else:
+                self.transport.close()
 
         def _count_field(self, size: int) -> None:
             """Refuse what came in one read; the parser turns what is raised here into a 400."""

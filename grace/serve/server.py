@@ -199,9 +199,9 @@ async def listen(
     """
     server = _Server(
         uvicorn.Config(
-            app, http=bounded_protocol(http.body_timeout_s), ws="none", lifespan="off",
-            log_config=None, access_log=False, proxy_headers=False, server_header=False,
-            limit_concurrency=http.max_connections + 1, timeout_graceful_shutdown=None,
+            app, http=bounded_protocol(http.body_timeout_s, http.max_connections), ws="none",
+            lifespan="off", log_config=None, access_log=False, proxy_headers=False,
+            server_header=False, timeout_graceful_shutdown=None,
             ssl_context_factory=None if tls is None else lambda *_: tls,
         )
     )  # fmt: skip

@@ -150,21 +150,31 @@ def test_a_body_in_single_bytes_is_a_body(shared):
         assert peer.recv(65_536).startswith(b"HTTP/1.1 200 ")
 
 
-def test_connections_have_a_limit(shared):
+def test_a_connection_too_many_is_refused_and_those_open_go_on(shared):
     made = config(http={"max_connections": 2})
+    ask = b"GET /v1/health/live HTTP/1.1\r\nhost: a\r\n\r\n"
     with served(build_app(shared[0], made), made) as port:
-        held = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
+        held = [HTTPConnection("127.0.0.1", port, timeout=20) for _ in range(2)]
+
+        def all_are_answered():
+            for connection in held:
+                connection.request("GET", "/v1/health/live")
+                response = connection.getresponse()
+                assert (response.status, response.read()) == (200, b'{"live":true}')
+
+        all_are_answered()
+        for _ in range(100):
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as peer:
+                assert peer.recv(65_536).startswith(b"HTTP/1.1 503 ")
+        assert raw(port, ask).startswith(b"HTTP/1.1 503 ")
+        all_are_answered()
+        held.pop().close()
         deadline = time.monotonic() + 20
-        while True:  # the server may not have seen both yet
-            connection = HTTPConnection("127.0.0.1", port, timeout=20)
-            connection.request("GET", "/v1/health/live")
-            status = connection.getresponse().status
-            connection.close()
-            if status == 503 or time.monotonic() > deadline:
-                break
-        assert status == 503
-        for peer in held:
-            peer.close()
+        while not raw(port, ask.replace(b"host", b"connection: close\r\nhost")).startswith(
+            b"HTTP/1.1 200 "
+        ):
+            assert time.monotonic() < deadline
+        held.pop().close()
 
 
 def serve_and_stop(tmp_path, while_serving, **sections) -> bool:

@@ -280,7 +280,9 @@ def test_a_port_that_is_taken_is_one_line_and_exit_2(artefacts):
     ("flags", "message"),
     [
         (["--host", "no such host"], "http.host: 'no such host' is no address"),
-        (["--host", "192.0.2.1"], "http.port: cannot listen on 192.0.2.1"),
+        (["--host", "192.0.2.1"], "http.host: 192.0.2.1 is no address of this machine"),
+        (["--host", "ä..b"], "http.host: 'ä..b' is no host name"),
+        (["--host", "a" * 300], "http.host: 'aaa"),
         (["--device", "cuda:99"], "model.device: "),
         (["--plan", "1,x"], "--plan: expected integers"),
         (["--plan", "2,4"], "model.plan: widths[0] must be 1"),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from urllib.parse import urlsplit
 
+from grace.catalog.values import describe
 from grace.errors import ConfigError, DataError
 
 DEFAULT_PATH = "/v1/retrieve"
@@ -49,13 +50,17 @@ class Target:
             raise ConfigError(f"--url: {error}, got {url!r}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"--url: expected http://HOST:PORT[/PATH], got {url!r}")
+        try:
+            host = parts.hostname.encode("idna").decode()
+        except UnicodeError:  # an empty label, or one that is too long
+            raise ConfigError(f"--url: {describe(parts.hostname)} is no host name") from None
         tls = parts.scheme == "https"
         path = parts.path if parts.path not in ("", "/") else DEFAULT_PATH
         path += f"?{parts.query}" if parts.query else ""
         if not path.isascii() or not path.isprintable() or " " in path:
             raise ConfigError(f"--url: the path must be percent-encoded, got {path!r}")
         port = port or (443 if tls else 80)
-        return cls(parts.hostname, port, path, tls, tuple(map(_header, headers)), ca)
+        return cls(host, port, path, tls, tuple(map(_header, headers)), ca)
 
     @property
     def url(self) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
+from urllib.parse import urlsplit
 
 from grace.catalog.values import describe
 from grace.decode.plan import BeamPlan
@@ -163,7 +164,20 @@ def _text(key: str, value: object) -> str:
         raise ConfigError(
             f"{key}: expected one of {', '.join(CHOICES[key])}, got {describe(value)}"
         )
+    if key == "telemetry.otlp_endpoint" and value and not _is_http_url(value):
+        raise ConfigError(
+            f"{key}: expected http://HOST[:PORT][/PATH] or https, got {describe(value)}"
+        )
     return value
+
+
+def _is_http_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        parts.port  # noqa: B018  raises where it is no port
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _is_integer(value: object) -> bool:

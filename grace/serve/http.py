@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -23,6 +24,7 @@ from grace.serve.limits import read_json
 
 MAX_TIMEOUT_MS = 600_000
 
+_DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
 _log = logging.getLogger(__name__)
 
 
@@ -176,10 +178,8 @@ def timeout_ms(request: Request, engine: Engine) -> float:
     text = request.headers.get("x-timeout-ms")
     if text is None:
         return engine.options.timeout_ms
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
+    # Not all that `float` reads: 1_000, 1e3 and Arabic digits are no decimal numbers to others.
+    value = float(text) if _DECIMAL.fullmatch(text) else 0.0
     if not 1 <= value <= MAX_TIMEOUT_MS:
         expected = f"expected from 1 to {MAX_TIMEOUT_MS} milliseconds"
         raise RequestError("x-timeout-ms", f"{expected}, got {describe(text)}")

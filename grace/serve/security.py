@@ -29,6 +29,9 @@ HEADERS = (
 HSTS = (b"strict-transport-security", b"max-age=31536000")
 
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+_CERTIFICATE = re.compile(rb"-----BEGIN (TRUSTED |X509 )?CERTIFICATE-----")
+_PRIVATE_KEY = re.compile(rb"-----BEGIN ([A-Z]+ )?PRIVATE KEY-----")
+_ENCRYPTED = re.compile(rb"BEGIN ENCRYPTED PRIVATE KEY|Proc-Type: 4,ENCRYPTED")
 _LABEL = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -55,7 +58,7 @@ class Tokens:
             ConfigError: if it cannot be read, holds none, or a line is wrong; tokens are not shown.
         """
         try:
-            lines = Path(path).read_text(encoding="utf-8").splitlines()
+            lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else "not UTF-8"
             raise ConfigError(f"{key}: {path} cannot be read: {why}") from None
@@ -142,10 +145,28 @@ def tls_context(cert: str, key: str) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(cert, key, password="")
     except (OSError, ssl.SSLError, ValueError) as error:
-        missing = next((path for path in (cert, key) if not Path(path).is_file()), None)
-        why = f"{missing} is no file" if missing else f"{cert} and {key} make no pair: {error}"
-        raise ConfigError(f"http.tls_cert, http.tls_key: {why}") from None
+        why = (
+            _why_not_pem("http.tls_cert", cert, _CERTIFICATE, "certificate")
+            or _why_not_pem("http.tls_key", key, _PRIVATE_KEY, "private key")
+            or f"http.tls_cert, http.tls_key: {cert} and {key} make no pair: {error}"
+        )
+        raise ConfigError(why) from None
     return context
+
+
+def _why_not_pem(key: str, path: str, begin: re.Pattern[bytes], what: str) -> str | None:
+    """Return what is wrong with a PEM file as far as its marks show it."""
+    if not Path(path).is_file():
+        return f"{key}: {path} is no file"
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        return f"{key}: {path} cannot be read: {error.strerror}"
+    if not begin.search(content):
+        return f"{key}: {path} holds no {what} in PEM"
+    if begin is _PRIVATE_KEY and _ENCRYPTED.search(content):
+        return f"{key}: {path} is encrypted; expected a private key without a password"
+    return None
 
 
 def _digest(token: str) -> bytes:

@@ -18,6 +18,7 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
+from grace.catalog.values import describe
 from grace.decode import BeamPlan, check_device
 from grace.errors import ConfigError
 from grace.index.history import CURRENT
@@ -171,7 +172,10 @@ def bind(section: str, host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
-        raise ConfigError(f"{section}.host: {host!r} is no address: {error.strerror}") from None
+        why = f"{host!r} is no address: {error.strerror}"
+        raise ConfigError(f"{_host_key(section)}: {why}") from None
+    except UnicodeError:  # from IDNA: an empty label, or one that is too long
+        raise ConfigError(f"{_host_key(section)}: {describe(host)} is no host name") from None
     bound = socket.socket(family, kind, protocol)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -199,9 +203,9 @@ async def listen(
     """
     server = _Server(
         uvicorn.Config(
-            app, http=bounded_protocol(http.body_timeout_s), ws="none", lifespan="off",
-            log_config=None, access_log=False, proxy_headers=False, server_header=False,
-            limit_concurrency=http.max_connections + 1, timeout_graceful_shutdown=None,
+            app, http=bounded_protocol(http.body_timeout_s, http.max_connections), ws="none",
+            lifespan="off", log_config=None, access_log=False, proxy_headers=False,
+            server_header=False, timeout_graceful_shutdown=None,
             ssl_context_factory=None if tls is None else lambda *_: tls,
         )
     )  # fmt: skip
@@ -277,4 +281,10 @@ def _greeting(engine: Engine, config: ServeConfig, listeners: list[Listener]) ->
 def _port_fault(section: str, host: str, port: int, error: OSError) -> ConfigError:
     if error.errno == errno.EADDRINUSE:
         return ConfigError(f"{section}.port: {host}:{port} is taken by another process")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return ConfigError(f"{_host_key(section)}: {host} is no address of this machine")
     return ConfigError(f"{section}.port: cannot listen on {host}:{port}: {error.strerror}")
+
+
+def _host_key(section: str) -> str:
+    return "admin.host" if section == "admin" else "http.host"  # gRPC listens on HTTP's

@@ -150,6 +150,8 @@ def invoke(*arguments: object) -> tuple[int, str]:
         (["--closed", "1", "--requests", "no.jsonl"], "no.jsonl: cannot be read: No such file"),
         (["--closed", "1", "--url", "127.0.0.1:80"], "--url: expected http://HOST:PORT"),
         (["--closed", "1", "--url", "http://x:99999"], "--url: Port out of range"),
+        (["--closed", "1", "--url", "http://ä..b"], "--url: 'ä..b' is no host name"),
+        (["--closed", "1", "--url", "http://" + "a" * 300], "is no host name"),
         (["--closed", "1", "--url", "http://127.0.0.1:9"], "cannot be asked: Connection refused"),
         (["--closed", "1", "--url", "{server}/elsewhere"], "elsewhere: answers requests with"),
         (["--closed", "1", "--url", "{server}/locked"], "status 401: who are you?"),

@@ -359,6 +359,17 @@ def test_any_message_is_read_or_refused(inputs, raw, parameters):
     assert all(isinstance(each, dict | RequestError) for each in requests)
 
 
+@pytest.mark.parametrize(
+    "method", ["inference.GRPCInferenceService/ModelInfer", "grpc.health.v1.Health/Check"]
+)
+def test_bytes_that_are_no_message_are_invalid(plain, method):
+    with grpc.insecure_channel(plain[2]) as channel, pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary(f"/{method}")(b"\xff\xff\xff", timeout=20)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.details().startswith("body: expected the message of this method")
+    assert "Error" not in caught.value.details()
+
+
 def test_contents_and_raw_contents_say_the_same_but_not_together(plain, index):
     _, _, url = plain
     by_contents = infer_grpc(url, grpc_request(REQUESTS))

@@ -2,9 +2,11 @@
 
 import ssl
 from http.client import HTTPSConnection
+from pathlib import Path
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives import serialization
 from starlette.testclient import TestClient
 from web_cases import REQUEST, TOKEN, config, served
 
@@ -130,7 +132,25 @@ def test_tls_serves_and_names_bad_files(shared, tmp_path):
         assert response.status == 200
         assert "max-age" in response.headers["strict-transport-security"]
         connection.close()
-    with pytest.raises(ConfigError, match=r"http\.tls_cert.*make no pair"):
-        tls_context(key, cert)
-    with pytest.raises(ConfigError, match=r"http\.tls_cert.*is no file"):
-        tls_context(cert, str(tmp_path / "none"))
+    other = str(tmp_path / "other.pem")
+    authority.issue_cert("127.0.0.1").private_key_pem.write_to_path(other)
+    locked = str(tmp_path / "locked.pem")
+    private = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
+    secret = serialization.BestAvailableEncryption(b"secret")
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    Path(locked).write_bytes(private.private_bytes(pem, pkcs8, secret))
+    for files, message in (
+        ((cert, other), r"^http\.tls_cert, http\.tls_key: .*make no pair"),
+        ((key, cert), r"^http\.tls_cert: .*key\.pem holds no certificate"),
+        ((cert, cert), r"^http\.tls_key: .*cert\.pem holds no private key"),
+        ((cert, locked), r"^http\.tls_key: .*locked\.pem is encrypted"),
+        ((cert, str(tmp_path / "none")), r"^http\.tls_key: .*none is no file"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            tls_context(*files)
+
+
+def test_a_file_of_tokens_may_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "tokens"
+    path.write_bytes(b"\xef\xbb\xbf" + f"ann {TOKEN}\n".encode())
+    assert Tokens.load(str(path), "http.token_file").name_of(f"Bearer {TOKEN}") == "ann"

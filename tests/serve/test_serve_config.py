@@ -74,6 +74,10 @@ def test_tables_of_bounds_speak_of_keys_that_exist():
         ({"model": {"directory": "m", "matching": "all"}}, "model.matching: expected one of off"),
         ({"playground": {"enabled": 1}}, "playground.enabled: expected true or false, got 1"),
         ({"telemetry": {"log_level": "INFO"}}, "telemetry.log_level: expected one of debug"),
+        ({"telemetry": {"otlp_endpoint": "junk"}}, "telemetry.otlp_endpoint: expected http://HOST"),
+        ({"telemetry": {"otlp_endpoint": "http://"}}, "telemetry.otlp_endpoint: expected http:"),
+        ({"telemetry": {"otlp_endpoint": "ftp://a"}}, "telemetry.otlp_endpoint: expected http:"),
+        ({"telemetry": {"otlp_endpoint": "http://a:b"}}, "telemetry.otlp_endpoint: expected http:"),
         ({"http": {"tls_cert": "c"}}, "http.tls_key: expected a file"),
         ({"http": {"tls_key": "c"}}, "http.tls_cert: expected a file"),
         ({"admin": {"host": "0.0.0.0"}}, "admin.token_file: expected a file of tokens"),
@@ -103,6 +107,11 @@ def test_flags_go_before_the_file_and_paths_start_at_its_folder(tmp_path):
     assert made.model.directory == "/m"
     assert (made.http.port, made.http.max_depth, made.http.host) == (2, 9, "127.0.0.1")
     assert made.model.plan == (1, 4)
+
+
+def test_an_endpoint_for_traces_is_a_url():
+    url = "https://collector:4318/v1/traces"
+    assert config(telemetry={"otlp_endpoint": url}).telemetry.otlp_endpoint == url
 
 
 def test_flags_alone_are_enough():

@@ -77,21 +77,104 @@ def test_endless_and_broken_heads_are_400(shared):
         assert call(port, "GET", "/v1/health/live")[0] == 200
 
 
-def test_connections_have_a_limit(shared):
-    made = config(http={"max_connections": 2})
+CHUNKED = (
+    b"POST %b HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+
+
+def test_a_long_head_is_400_even_in_one_read(shared):
+    made = config()
+    field = b"x: " + b"y" * MAX_HEAD_BYTES + b"\r\n"
     with served(build_app(shared[0], made), made) as port:
-        held = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
+        for head in (
+            b"GET /v1/health/live HTTP/1.1\r\nhost: a\r\n" + field + b"\r\n",
+            b"GET /v1/health/live HTTP/1.1\r\n" + b"a: b\r\n" * (MAX_HEAD_BYTES // 6) + b"\r\n",
+            b"GET /" + b"a" * MAX_HEAD_BYTES + b" HTTP/1.1\r\nhost: a\r\n\r\n",
+        ):
+            assert raw(port, head).startswith(b"HTTP/1.1 400 ")
+        fits = b"GET /v1/health/live HTTP/1.1\r\nhost: a\r\nconnection: close\r\n"
+        fits += b"x: " + b"y" * (MAX_HEAD_BYTES - 200) + b"\r\n\r\n"
+        assert raw(port, fits).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    "start", [b"0\r\nx: ", b"9;x=", b'9\r\n{"id":"a"'], ids=["trailer", "extension", "bad"]
+)
+@pytest.mark.parametrize("path", [b"/v1/retrieve", b"/nope"])
+def test_trailers_and_chunk_extensions_end(shared, start, path):
+    made = config()
+    with served(build_app(shared[0], made), made) as port:
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as peer:
+            sent = 0
+            try:
+                peer.sendall(CHUNKED % path + start)
+                while sent < 64 << 20:
+                    peer.sendall(b"a" * 65_536)
+                    sent += 65_536
+            except OSError:
+                pass  # closed
+        assert sent < 16 << 20  # what the buffers of two sockets hold
+        assert call(port, "GET", "/v1/health/live")[0] == 200
+
+
+def test_a_trailer_is_answered_400_and_a_short_one_is_no_header(shared):
+    made = config()
+    body = json.dumps(REQUEST).encode()
+    chunks = CHUNKED % b"/v1/retrieve" + b"%x\r\n%b\r\n0\r\n" % (len(body), body)
+    with served(build_app(shared[0], made), made) as port:
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as peer:
+            peer.sendall(chunks + b"x: ")
+            time.sleep(0.1)
+            peer.sendall(b"a" * (MAX_HEAD_BYTES + 1))
+            assert peer.recv(65_536).startswith(b"HTTP/1.1 400 ")
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as peer:
+            peer.sendall(chunks + b"x-request-id: trailer\r\n\r\n")
+            answer = peer.recv(65_536)
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            assert b"x-request-id: trailer" not in answer
+
+
+def test_a_body_in_single_bytes_is_a_body(shared):
+    made = config()
+    body = json.dumps(REQUEST).encode() + b" " * MAX_HEAD_BYTES
+    pieces = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
+    with (
+        served(build_app(shared[0], made), made) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=20) as peer,
+    ):
+        peer.sendall(CHUNKED % b"/v1/retrieve")
+        for at in range(0, len(pieces), 1000):
+            peer.sendall(pieces[at : at + 1000])
+        peer.sendall(b"0\r\n\r\n")
+        assert peer.recv(65_536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_connection_too_many_is_refused_and_those_open_go_on(shared):
+    made = config(http={"max_connections": 2})
+    ask = b"GET /v1/health/live HTTP/1.1\r\nhost: a\r\n\r\n"
+    with served(build_app(shared[0], made), made) as port:
+        held = [HTTPConnection("127.0.0.1", port, timeout=20) for _ in range(2)]
+
+        def all_are_answered():
+            for connection in held:
+                connection.request("GET", "/v1/health/live")
+                response = connection.getresponse()
+                assert (response.status, response.read()) == (200, b'{"live":true}')
+
+        all_are_answered()
+        for _ in range(100):
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as peer:
+                assert peer.recv(65_536).startswith(b"HTTP/1.1 503 ")
+        assert raw(port, ask).startswith(b"HTTP/1.1 503 ")
+        all_are_answered()
+        held.pop().close()
         deadline = time.monotonic() + 20
-        while True:  # the server may not have seen both yet
-            connection = HTTPConnection("127.0.0.1", port, timeout=20)
-            connection.request("GET", "/v1/health/live")
-            status = connection.getresponse().status
-            connection.close()
-            if status == 503 or time.monotonic() > deadline:
-                break
-        assert status == 503
-        for peer in held:
-            peer.close()
+        while not raw(port, ask.replace(b"host", b"connection: close\r\nhost")).startswith(
+            b"HTTP/1.1 200 "
+        ):
+            assert time.monotonic() < deadline
+        held.pop().close()
 
 
 def serve_and_stop(tmp_path, while_serving, **sections) -> bool:
@@ -197,7 +280,9 @@ def test_a_port_that_is_taken_is_one_line_and_exit_2(artefacts):
     ("flags", "message"),
     [
         (["--host", "no such host"], "http.host: 'no such host' is no address"),
-        (["--host", "192.0.2.1"], "http.port: cannot listen on 192.0.2.1"),
+        (["--host", "192.0.2.1"], "http.host: 192.0.2.1 is no address of this machine"),
+        (["--host", "ä..b"], "http.host: 'ä..b' is no host name"),
+        (["--host", "a" * 300], "http.host: 'aaa"),
         (["--device", "cuda:99"], "model.device: "),
         (["--plan", "1,x"], "--plan: expected integers"),
         (["--plan", "2,4"], "model.plan: widths[0] must be 1"),

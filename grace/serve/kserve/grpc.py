@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -70,11 +71,12 @@ async def start_server(
         ConfigError: if the port is taken or a TLS file cannot be read.
     """
     server = grpc.aio.server(
+        interceptors=[_Undecodable()],
         options=[
             ("grpc.max_receive_message_length", config.http.max_body_bytes),
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),  # or a second server would share the port in silence
-        ]
+        ],
     )
     service = _Service(engine, config, observer, tokens)
     pb_grpc.add_GRPCInferenceServiceServicer_to_server(service, server)
@@ -206,6 +208,30 @@ class _Service(pb_grpc.GRPCInferenceServiceServicer):
             response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
             response.raw_output_contents.append(encode_binary(tensor))
         return response
+
+
+class _Undecodable(grpc.aio.ServerInterceptor):
+    """Answers bytes that are no such message; gRPC would say INTERNAL, with a Python class."""
+
+    async def intercept_service(self, continuation: Callable, details: Any) -> Any:
+        handler = await continuation(details)
+        if handler is None or handler.unary_unary is None:
+            return handler
+        decode, method = handler.request_deserializer, handler.unary_unary
+
+        def decode_or_none(data: bytes) -> Any:
+            try:
+                return decode(data)
+            except DecodeError:
+                return None
+
+        async def run(request: Any, context: grpc.aio.ServicerContext) -> Any:
+            if request is None:
+                message = "body: expected the message of this method, got bytes that are none"
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
+            return await method(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(run, decode_or_none, handler.response_serializer)
 
 
 class _Health(health_pb2_grpc.HealthServicer):

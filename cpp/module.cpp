@@ -8,6 +8,7 @@
 #include "intern.h"
 #include "logsumexp.h"
 #include "match_children.h"
+#include "rms_norm.h"
 #include "select.h"
 #include "sort.h"
 #include "splice.h"
@@ -24,6 +25,7 @@ NB_MODULE(_native, module) {
     bind_intern(module);
     bind_logsumexp(module);
     bind_match_children(module);
+    bind_rms_norm(module);
     bind_select(module);
     bind_sort(module);
     bind_splice(module);

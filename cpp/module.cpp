@@ -13,6 +13,7 @@
 #include "logsumexp.h"
 #include "match_children.h"
 #include "requests.h"
+#include "rms_norm.h"
 #include "select.h"
 #include "sort.h"
 #include "splice.h"
@@ -38,6 +39,7 @@ NB_MODULE(_native, module) {
     bind_logsumexp(module);
     bind_match_children(module);
     bind_requests(module);
+    bind_rms_norm(module);
     bind_select(module);
     bind_sort(module);
     bind_splice(module);

@@ -18,8 +18,22 @@ def test_it_is_torchs_norm_of_the_sum(shape):
     torch.testing.assert_close(rms_norm(x, weight, 0.1), F.rms_norm(x, shape[-1:], weight, 0.1))
 
 
-def test_rows_of_zeros_stay_zeros():
-    assert torch.equal(rms_norm(torch.zeros(2, 8), torch.ones(8), 1e-6), torch.zeros(2, 8))
+@pytest.mark.parametrize("backend", ["reference", "native"])
+def test_rows_of_zeros_stay_zeros(backend):
+    zeros = torch.zeros(2, 8)
+    assert torch.equal(rms_norm(zeros, torch.ones(8), 1e-6, backend), zeros)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (3, 63), (2, 5, 64), (7, 129)])
+def test_native_equals_the_reference(shape):
+    draw = Draw(1, "cpu", torch.float32)
+    x, weight = draw.normal(*shape), draw.normal(shape[-1])
+    wanted = rms_norm(x, weight, 1e-3)
+    torch.testing.assert_close(rms_norm(x, weight, 1e-3, "native"), wanted)
+    turned = x.transpose(0, -1).contiguous().transpose(0, -1)
+    assert torch.equal(
+        rms_norm(turned, weight, 1e-3, "native"), rms_norm(x, weight, 1e-3, "native")
+    )
 
 
 X, WEIGHT = torch.zeros(2, 8), torch.ones(8)
@@ -34,6 +48,8 @@ X, WEIGHT = torch.zeros(2, 8), torch.ones(8)
         (lambda: rms_norm(X, WEIGHT.half(), 1e-6), r"weight must be float32 \[8\]"),
         (lambda: add_rms_norm(X, X[:1], WEIGHT, 1e-6), r"residual must be float32 \[2, 8\]"),
         (lambda: rms_norm(X, WEIGHT, 1e-6, "cuda"), "backend must be"),
+        (lambda: rms_norm(X.half(), WEIGHT.half(), 1e-6, "native"), "native takes float32 on a C"),
+        (lambda: rms_norm(X.to("meta"), WEIGHT.to("meta"), 1e-6, "native"), "on a CPU"),
     ],
 )
 def test_what_does_not_fit_is_refused(call, message):

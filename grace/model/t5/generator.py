@@ -106,7 +106,8 @@ class T5Generator(nn.Module):
                 ("encoder_bias", encoder.position_bias(self.features.width)),
                 ("encoder_norm", encoder.final_layer_norm.weight),
                 ("decoder_bias", decoder.position_bias(self.config.num_levels)),
-                ("head", packed(model.lm_head, norm=decoder.final_layer_norm.weight * scale)),
+                ("head_norm", decoder.final_layer_norm.weight * scale),
+                ("head", packed(model.lm_head).contiguous()),
             ):
                 self.register_buffer(name, tensor.detach().float().clone())
 
@@ -137,7 +138,7 @@ class T5Generator(nn.Module):
             parts = block.project(x).view(shape).permute(2, 0, 3, 1, 4).unbind()
             heads = F.scaled_dot_product_attention(*parts, attn_mask=bias, scale=1.0)
             x = block.feed(block.finish(x, heads.transpose(1, 2).reshape(len(x), -1)))
-        return (normed(x, self.sizes) * self.encoder_norm).view(batch, length, -1)
+        return normed(x, self.encoder_norm, self.sizes).view(batch, length, -1)
 
     @torch.inference_mode()
     def decode(
@@ -171,7 +172,9 @@ class T5Generator(nn.Module):
             x = block.read(block.finish(x, heads), *buffers.contexts[i], buffers.bias)
             x = block.feed(x)
         buffers.past.append(projected)
-        logits = (normed(x, self.sizes) @ self.head).unflatten(0, (buffers.batch, -1))
+        logits = (normed(x, self.head_norm, self.sizes) @ self.head).unflatten(
+            0, (buffers.batch, -1)
+        )
         start, size = self.tokens.starts[t], self.tokens.sizes[t]
         columns = logits[..., start : start + size]
         if size < self.config.vocab_size:

@@ -1,4 +1,4 @@
-"""A block of T5 as rows run through it: weights `[inputs, outputs]`, norms' weights in them."""
+"""A block of T5 as rows run through it: weights `[inputs, outputs]`, side by side."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from grace.kernels.rms_norm import rms_norm
 from grace.model.t5.config import T5Config
 from grace.model.t5.module import Block
+
+CONTIGUOUS = torch.contiguous_format
 
 
 class PackedBlock(nn.Module):
@@ -18,6 +21,7 @@ class PackedBlock(nn.Module):
         config: the sizes.
 
     Attributes:
+        own_norm: `[d]`, of the norm before self-attention; `cross_norm` and `feed_norm` likewise.
         own_in: `[d, 3 * H * D]`, queries, keys and values of self-attention.
         own_out: `[H * D, d]`.
         query: `[H, d, D]`, of cross-attention; as `context` and `cross_out` a decoder's alone.
@@ -31,26 +35,27 @@ class PackedBlock(nn.Module):
         super().__init__()
         self.sizes = config
         own, *cross, feed = block.layer
-        attention, norm = own.SelfAttention, own.layer_norm.weight
-        self._keep("own_in", packed(attention.q, attention.k, attention.v, norm=norm))
+        attention = own.SelfAttention
+        self._keep("own_norm", own.layer_norm.weight)
+        self._keep("own_in", packed(attention.q, attention.k, attention.v))
         self._keep("own_out", packed(attention.o))
         for layer in cross:
             attention, heads = layer.EncDecAttention, (config.num_heads, config.d_kv)
-            query = packed(attention.q, norm=layer.layer_norm.weight)
-            self._keep("query", query.unflatten(1, heads).transpose(0, 1))
+            self._keep("cross_norm", layer.layer_norm.weight)
+            self._keep("query", packed(attention.q).unflatten(1, heads).transpose(0, 1))
             self._keep("context", packed(attention.k, attention.v))
             self._keep("cross_out", packed(attention.o).unflatten(0, heads))
-        dense, norm = feed.DenseReluDense, feed.layer_norm.weight
-        parts = (dense.wi_0, dense.wi_1) if dense.gated else (dense.wi,)
-        self._keep("feed_in", packed(*parts, norm=norm))
+        dense = feed.DenseReluDense
+        self._keep("feed_norm", feed.layer_norm.weight)
+        self._keep("feed_in", packed(*((dense.wi_0, dense.wi_1) if dense.gated else (dense.wi,))))
         self._keep("feed_out", packed(dense.wo))
 
     def _keep(self, name: str, weight: Tensor) -> None:
-        self.register_buffer(name, weight.contiguous())
+        self.register_buffer(name, weight.detach().float().clone(memory_format=CONTIGUOUS))
 
     def project(self, x: Tensor) -> Tensor:
         """Return queries, keys and values of self-attention, `[rows, 3 * H * D]`."""
-        return normed(x, self.sizes) @ self.own_in
+        return normed(x, self.own_norm, self.sizes) @ self.own_in
 
     def finish(self, x: Tensor, heads: Tensor) -> Tensor:
         """Return the stream `[rows, d]` after self-attention whose heads are `[rows, H * D]`."""
@@ -81,14 +86,14 @@ class PackedBlock(nn.Module):
             bias: `[B, 1, 1, S]`, added to scores; None where nothing is padding.
         """
         batch = len(keys)
-        scores = normed(x, self.sizes).unflatten(0, (batch, -1)) @ keys
+        scores = normed(x, self.cross_norm, self.sizes).unflatten(0, (batch, -1)) @ keys
         scores = scores.unflatten(2, (self.sizes.num_heads, -1))
         weights = (scores if bias is None else scores + bias).softmax(-1).flatten(2)
         return x.unflatten(0, (batch, -1)).baddbmm(weights, values).flatten(0, 1)
 
     def feed(self, x: Tensor) -> Tensor:
         """Return the stream `[rows, d]` after the feed-forward layer."""
-        inner = normed(x, self.sizes) @ self.feed_in
+        inner = normed(x, self.feed_norm, self.sizes) @ self.feed_in
         if self.sizes.feed_forward_proj == "relu":
             inner = inner.relu_()
         else:
@@ -97,16 +102,15 @@ class PackedBlock(nn.Module):
         return x.addmm(inner, self.feed_out)
 
 
-def packed(*layers: nn.Linear, norm: Tensor | None = None) -> Tensor:
-    """Return `[inputs, outputs]`, layers side by side, with the norm before them in it."""
-    weight = torch.cat([layer.weight.detach().float().T for layer in layers], 1)
-    return (weight if norm is None else norm.detach().float()[:, None] * weight).clone()
+def packed(*layers: nn.Linear) -> Tensor:
+    """Return `[inputs, outputs]`, layers side by side."""
+    return torch.cat([layer.weight.T for layer in layers], 1)
 
 
-def normed(x: Tensor, config: T5Config) -> Tensor:
-    """Return rows of mean square 1; the norm's weights are in what reads them.
+def normed(x: Tensor, weight: Tensor, config: T5Config) -> Tensor:
+    """Return rows of mean square 1, weighed.
 
-    In few operations over whole rows: for some ten beams these cost what the products do.
+    For some ten beams this costs in torch's operations what the products do.
     """
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return x * (length * length).div_(x.shape[-1]).add_(config.layer_norm_epsilon).rsqrt_()
+    backend = "native" if x.device.type == "cpu" else "auto"
+    return rms_norm(x, weight, config.layer_norm_epsilon, backend)

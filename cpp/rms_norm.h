@@ -1,0 +1,5 @@
+#pragma once
+
+#include "arrays.h"
+
+void bind_rms_norm(nb::module_& module);

@@ -64,11 +64,10 @@ def _native_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         raise ValueError(f"backend native takes float32 on a CPU, got {form(x)} on {x.device}")
     from grace import _native
 
-    out = torch.empty(x.shape)
-    arrays = (x.detach().reshape(-1, x.shape[-1]), weight.detach(), out.view(-1, x.shape[-1]))
-    rows, weights, result = (array.contiguous().numpy() for array in arrays)
-    _native.rms_norm(rows, weights, eps, result)
-    return out
+    rows = x.detach().reshape(-1, x.shape[-1]).contiguous()
+    out = torch.empty(rows.shape)
+    _native.rms_norm(rows.numpy(), weight.detach().contiguous().numpy(), eps, out.numpy())
+    return out.view(x.shape)
 
 
 @torch.library.custom_op("grace::rms_norm", mutates_args=())

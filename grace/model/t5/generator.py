@@ -15,7 +15,7 @@ from grace.kernels.logsumexp import logsumexp
 from grace.model.t5 import layers
 from grace.model.t5.features import HistoryFeatures
 from grace.model.t5.module import T5, Block, Stack, hidden
-from grace.model.t5.packed import PackedBlock, normed, packed
+from grace.model.t5.packed import FoldedContext, PackedBlock, keep, normed, packed
 
 KNOWN_MODULES = {
     T5, Stack, Block, nn.ModuleList, nn.Embedding, nn.Linear, nn.Dropout, layers.Attention,
@@ -41,7 +41,8 @@ class T5Buffers:
     """What the decode steps of one batch share.
 
     Attributes:
-        contexts: per layer, of `PackedBlock.fold`.
+        keys: `[layers, B, d, H * S]`, of `FoldedContext`.
+        values: `[layers, B, H * S, d]`.
         bias: `[B, 1, 1, S]`, 0, or the lowest finite number on padding; None where there is none.
         past: per position that has been, per layer, `[B * M_t, 3 * H * D]`: what the beams of that
             step projected. They stay where they are, as long as a later step may read them.
@@ -49,7 +50,8 @@ class T5Buffers:
             continues. Re-ordering beams moves these alone.
     """
 
-    contexts: list[tuple[Tensor, Tensor]]
+    keys: Tensor
+    values: Tensor
     bias: Tensor | None
     past: list[list[Tensor]] = field(default_factory=list)
     ancestors: list[Tensor] = field(default_factory=list)
@@ -57,7 +59,7 @@ class T5Buffers:
     @property
     def batch(self) -> int:
         """B."""
-        return len(self.contexts[0][0])
+        return self.keys.shape[1]
 
     def reorder(self, parents: Tensor) -> None:
         """Make the beams those that continue `parents`, int64 `[B, M]`, rows of the step before."""
@@ -101,15 +103,16 @@ class T5Generator(nn.Module):
         with torch.no_grad():
             self.encoder = nn.ModuleList(PackedBlock(block, sizes) for block in encoder.block)
             self.decoder = nn.ModuleList(PackedBlock(block, sizes) for block in decoder.block)
+            self.fold = FoldedContext(decoder.block, sizes)
             for name, tensor in (
                 ("embeddings", model.shared.weight),
                 ("encoder_bias", encoder.position_bias(self.features.width)),
                 ("encoder_norm", encoder.final_layer_norm.weight),
                 ("decoder_bias", decoder.position_bias(self.config.num_levels)),
                 ("head_norm", decoder.final_layer_norm.weight * scale),
-                ("head", packed(model.lm_head).contiguous()),
+                ("head", packed(model.lm_head)),
             ):
-                self.register_buffer(name, tensor.detach().float().clone())
+                keep(self, name, tensor)
 
     @torch.inference_mode()
     def prefill(self, inputs: dict[str, Tensor]) -> T5Buffers:
@@ -126,7 +129,7 @@ class T5Generator(nn.Module):
         else:
             padding = hidden(self.encoder_bias.new_zeros(1), ~mask[:, None, None, :])
         context = self._encode(ids, padding)
-        return T5Buffers([block.fold(context) for block in self.decoder], padding)
+        return T5Buffers(*self.fold(context), padding)
 
     def _encode(self, ids: Tensor, padding: Tensor | None) -> Tensor:
         batch, length = ids.shape
@@ -169,7 +172,8 @@ class T5Generator(nn.Module):
             projected.append(own)
             past = [position[i] for position in buffers.past]
             heads = ancestor_attention(own, past, buffers.ancestors, bias)
-            x = block.read(block.finish(x, heads), *buffers.contexts[i], buffers.bias)
+            x = block.finish(x, heads)
+            x = block.read(x, buffers.keys[i], buffers.values[i], buffers.bias)
             x = block.feed(x)
         buffers.past.append(projected)
         logits = (normed(x, self.head_norm, self.sizes) @ self.head).unflatten(

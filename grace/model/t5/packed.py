@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,7 +16,7 @@ CONTIGUOUS = torch.contiguous_format
 
 
 class PackedBlock(nn.Module):
-    """A copy of a block's weights, in float32.
+    """A copy of a block's weights, in float32, but for products of the context.
 
     Args:
         block: of the encoder or the decoder.
@@ -24,9 +26,6 @@ class PackedBlock(nn.Module):
         own_norm: `[d]`, of the norm before self-attention; `cross_norm` and `feed_norm` likewise.
         own_in: `[d, 3 * H * D]`, queries, keys and values of self-attention.
         own_out: `[H * D, d]`.
-        query: `[H, d, D]`, of cross-attention; as `context` and `cross_out` a decoder's alone.
-        context: `[d, 2 * H * D]`, its keys and values.
-        cross_out: `[H, D, d]`.
         feed_in: `[d, F]`, or `[d, 2 * F]` with gates first.
         feed_out: `[F, d]`.
     """
@@ -36,22 +35,15 @@ class PackedBlock(nn.Module):
         self.sizes = config
         own, *cross, feed = block.layer
         attention = own.SelfAttention
-        self._keep("own_norm", own.layer_norm.weight)
-        self._keep("own_in", packed(attention.q, attention.k, attention.v))
-        self._keep("own_out", packed(attention.o))
+        keep(self, "own_norm", own.layer_norm.weight)
+        keep(self, "own_in", packed(attention.q, attention.k, attention.v))
+        keep(self, "own_out", packed(attention.o))
         for layer in cross:
-            attention, heads = layer.EncDecAttention, (config.num_heads, config.d_kv)
-            self._keep("cross_norm", layer.layer_norm.weight)
-            self._keep("query", packed(attention.q).unflatten(1, heads).transpose(0, 1))
-            self._keep("context", packed(attention.k, attention.v))
-            self._keep("cross_out", packed(attention.o).unflatten(0, heads))
+            keep(self, "cross_norm", layer.layer_norm.weight)
         dense = feed.DenseReluDense
-        self._keep("feed_norm", feed.layer_norm.weight)
-        self._keep("feed_in", packed(*((dense.wi_0, dense.wi_1) if dense.gated else (dense.wi,))))
-        self._keep("feed_out", packed(dense.wo))
-
-    def _keep(self, name: str, weight: Tensor) -> None:
-        self.register_buffer(name, weight.detach().float().clone(memory_format=CONTIGUOUS))
+        keep(self, "feed_norm", feed.layer_norm.weight)
+        keep(self, "feed_in", packed(*((dense.wi_0, dense.wi_1) if dense.gated else (dense.wi,))))
+        keep(self, "feed_out", packed(dense.wo))
 
     def project(self, x: Tensor) -> Tensor:
         """Return queries, keys and values of self-attention, `[rows, 3 * H * D]`."""
@@ -61,28 +53,13 @@ class PackedBlock(nn.Module):
         """Return the stream `[rows, d]` after self-attention whose heads are `[rows, H * D]`."""
         return x.addmm(heads, self.own_out)
 
-    def fold(self, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a context `[B, S, d]` as two factors of cross-attention.
-
-        Scores of a normed stream n over the context c are n W_q (c W_k)^T, so W_q (c W_k)^T is
-        computed once a request; likewise (c W_v) W_o.
-
-        Returns:
-            `[B, d, H * S]` and `[B, H * S, d]`.
-        """
-        shape = (2, self.sizes.num_heads, self.sizes.d_kv)
-        pair = (context @ self.context).unflatten(2, shape)
-        key, value = pair.permute(2, 0, 3, 1, 4).unbind()  # [B, H, S, D]
-        keys = (self.query @ key.transpose(2, 3)).transpose(1, 2).flatten(2)
-        return keys, (value @ self.cross_out).flatten(1, 2)
-
     def read(self, x: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
         """Return the stream after cross-attention, all beams of a request against its context.
 
         Args:
             x: `[B * M, d]`.
-            keys: of `fold`.
-            values: of `fold`.
+            keys: of `FoldedContext`, this layer's.
+            values: likewise.
             bias: `[B, 1, 1, S]`, added to scores; None where nothing is padding.
         """
         batch = len(keys)
@@ -100,6 +77,46 @@ class PackedBlock(nn.Module):
             gate, up = inner.chunk(2, 1)
             inner = F.gelu(gate, approximate="tanh") * up
         return x.addmm(inner, self.feed_out)
+
+
+class FoldedContext(nn.Module):
+    """Cross-attention's weights of all layers, and contexts folded into them.
+
+    Scores of a normed stream n over the context c are n W_q (c W_k)^T, so W_q (c W_k)^T is computed
+    once a request; likewise (c W_v) W_o.
+
+    Args:
+        blocks: of the decoder.
+        config: the sizes.
+    """
+
+    def __init__(self, blocks: Sequence[Block], config: T5Config):
+        super().__init__()
+        self.heads = (config.num_heads, config.d_kv)
+        attentions = [block.layer[1].EncDecAttention for block in blocks]
+        projections = [layer for attention in attentions for layer in (attention.k, attention.v)]
+        keep(self, "context", packed(*projections))
+        query = [packed(attention.q).unflatten(1, self.heads) for attention in attentions]
+        keep(self, "query", torch.stack(query).transpose(1, 2))  # [layers, H, d, D]
+        output = [packed(attention.o).unflatten(0, self.heads) for attention in attentions]
+        keep(self, "output", torch.stack(output))  # [layers, H, D, d]
+
+    def forward(self, context: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keys `[layers, B, d, H * S]` and values `[layers, B, H * S, d]`.
+
+        Args:
+            context: `[B, S, d]`.
+        """
+        pairs = (context @ self.context).unflatten(2, (len(self.query), 2, *self.heads))
+        key, value = pairs.permute(3, 0, 2, 4, 1, 5).unbind()  # [B, layers, H, S, D]
+        keys = self.query @ key.transpose(3, 4)  # [B, layers, H, d, S]
+        values = value @ self.output  # [B, layers, H, S, d]
+        return keys.permute(1, 0, 3, 2, 4).flatten(3), values.transpose(0, 1).flatten(2, 3)
+
+
+def keep(module: nn.Module, name: str, weight: Tensor) -> None:
+    """Give a module a copy of a weight, in float32, contiguous."""
+    module.register_buffer(name, weight.detach().float().clone(memory_format=CONTIGUOUS))
 
 
 def packed(*layers: nn.Linear) -> Tensor:

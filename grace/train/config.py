@@ -85,6 +85,22 @@ class TrainConfig:
                 )
 
 
+def read_tables(path: str | os.PathLike) -> dict[str, dict[str, Any]]:
+    """Read a TOML file of the tables `[model]` and `[train]`, either of which may be left out.
+
+    Raises:
+        ConfigError: if it is missing, not TOML, or holds anything else.
+    """
+    try:
+        tables = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:  # the latter two of tomllib
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
+    for name, table in tables.items():
+        if name not in ("model", "train") or not isinstance(table, dict):
+            raise ConfigError(f"{path}: expected the tables [model] and [train], got {name!r}")
+    return tables
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """A configuration file.
@@ -104,13 +120,7 @@ class RunConfig:
         Raises:
             ConfigError: if it is missing, not TOML, or holds an unknown key or a wrong value.
         """
-        try:
-            tables = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
-        except (OSError, ValueError, RecursionError) as error:  # the latter two of tomllib
-            raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
-        for name, table in tables.items():
-            if name not in ("model", "train") or not isinstance(table, dict):
-                raise ConfigError(f"{path}: expected the tables [model] and [train], got {name!r}")
+        tables = read_tables(path)
         run = cls(
             model=tables.get("model", {}),
             train=config_from_table(TrainConfig, tables.get("train", {}), f"{path}: [train]"),

@@ -71,22 +71,15 @@ def tokenizer_table(evaluation: RankingEvaluation) -> Table:
     table.add_row("items that share their SID", f"{report.shared_share:.1%}")
     table.add_row("recall@10, items of a SID by id", f"{report.ordered_recall:.4f}")
     table.add_row("recall@10, items of a SID in any order", f"{report.shared_recall:.4f}")
-    table.add_row("recall@10 of SID neighbours alone", share(report.neighbours))
-    table.add_row("the same, on training transitions", share(report.train_neighbours))
+    table.add_row("recall@10 of SID neighbours alone", interval(report.neighbours))
+    table.add_row("the same, on training transitions", interval(report.train_neighbours))
     for warning in report.warnings:
         table.add_row("[red]warning[/red]", warning)
     return table
 
 
-def interval(quality: Quality) -> str:
+def interval(figure: Quality | Estimate) -> str:
     """Such as `0.0648 (0.0621-0.0675)`."""
-    if quality.value is None:
+    if figure.value is None:
         return "-"
-    return f"{quality.value:.4f} ({quality.low:.4f}-{quality.high:.4f})"
-
-
-def share(estimate: Estimate) -> str:
-    """Such as `0.0648 (0.0621-0.0675)`."""
-    if estimate.value is None:
-        return "-"
-    return f"{estimate.value:.4f} ({estimate.low:.4f}-{estimate.high:.4f})"
+    return f"{figure.value:.4f} ({figure.low:.4f}-{figure.high:.4f})"

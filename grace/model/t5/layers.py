@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from grace.model.t5.config import T5Config
 
@@ -28,7 +31,10 @@ class RelativeBias(nn.Embedding):
         """Return `[H, n, m]`, the bias of n query positions and m key positions, int64."""
         farthest = len(self.buckets) // 2
         distance = (keys[None, :] - queries[:, None]).clamp(-farthest, farthest)
-        return super().forward(self.buckets[distance + farthest]).permute(2, 0, 1)
+        buckets = self.buckets[distance + farthest][..., None]
+        chosen = buckets == torch.arange(self.num_embeddings, device=buckets.device)
+        # A product, exact as a lookup: the gradient of a lookup sorts all pairs of positions.
+        return (chosen.to(self.weight.dtype) @ self.weight).permute(2, 0, 1)
 
 
 def relative_buckets(config: T5Config, causal: bool) -> Tensor:
@@ -54,7 +60,7 @@ def relative_buckets(config: T5Config, causal: bool) -> Tensor:
 
 
 class RmsNorm(nn.Module):
-    """Scale to a mean square of 1, in float32, and weigh each entry."""
+    """Scale to a mean square of 1, computed in float32, and weigh each entry."""
 
     def __init__(self, config: T5Config):
         super().__init__()
@@ -63,8 +69,36 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `[..., d_model]`."""
-        square = x.float().pow(2).mean(-1, keepdim=True)
-        return self.weight * (x * torch.rsqrt(square + self.epsilon))
+        return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
+
+
+class Piece(NamedTuple):
+    """Rows of one length within a stream, which holds the tokens of all rows of all pieces.
+
+    Attributes:
+        rows: R.
+        length: n, tokens of a row, padding included.
+        bias: added to the attention scores of its rows, broadcast over `[R, H, queries, keys]`;
+            the lowest finite number where a key is hidden.
+    """
+
+    rows: int
+    length: int
+    bias: Tensor
+
+
+class Memory(NamedTuple):
+    """What the rows of one piece look at in one layer of the decoder.
+
+    Attributes:
+        key: `[R, H, m, D]`.
+        value: `[R, H, m, D]`.
+        bias: `[R, 1, 1, m]`, the lowest finite number on padding.
+    """
+
+    key: Tensor
+    value: Tensor
+    bias: Tensor
 
 
 class Attention(nn.Module):
@@ -86,25 +120,45 @@ class Attention(nn.Module):
         if bias is not None:
             self.relative_attention_bias = bias
 
-    def forward(self, x: Tensor, source: Tensor, bias: Tensor) -> Tensor:
-        """Attend from `x` `[B, n, d_model]` to `source` `[B, m, d_model]`.
-
-        Args:
-            x: where the queries come from.
-            source: where keys and values come from.
-            bias: broadcast over `[B, H, n, m]`; the lowest finite number where a key is hidden.
-        """
-        query, key, value = (
-            self.heads(of(y)) for of, y in ((self.q, x), (self.k, source), (self.v, source))
+    def among(self, x: Tensor, pieces: Sequence[Piece]) -> Tensor:
+        """Attend within each row of a stream `[T, d_model]`; return as much."""
+        projected = F.linear(x, torch.cat([self.q.weight, self.k.weight, self.v.weight]))
+        parts = projected.split([piece.rows * piece.length for piece in pieces])
+        return self._output(
+            self._attend(*heads(part, piece.rows, 3, self.num_heads), piece.bias)
+            for part, piece in zip(parts, pieces, strict=True)
         )
-        scores = query @ key.transpose(-1, -2) + bias
-        weights = scores.float().softmax(-1).to(value.dtype)
-        weights = F.dropout(weights, self.dropout_rate, self.training)
-        return self.o((weights @ value).transpose(1, 2).flatten(2))
 
-    def heads(self, x: Tensor) -> Tensor:
-        """Return `[B, H, n, D]` of `[B, n, H * D]`."""
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+    def across(self, x: Tensor, memories: Sequence[Memory]) -> Tensor:
+        """Attend from a stream `[T, d_model]`, equally many tokens a row, to each row's memory."""
+        rows = [len(memory.key) for memory in memories]
+        length = len(x) // sum(rows)
+        parts = self.q(x).split([count * length for count in rows])
+        return self._output(
+            self._attend(*heads(part, count, 1, self.num_heads), *memory)
+            for part, count, memory in zip(parts, rows, memories, strict=True)
+        )
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+        """Return `[R * n, H * D]`."""
+        # The other kernels know no gradient of the bias.
+        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+            mixed = F.scaled_dot_product_attention(
+                query, key, value, attn_mask=bias, scale=1.0,
+                dropout_p=self.dropout_rate if self.training else 0.0,
+            )  # fmt: skip
+        return mixed.transpose(1, 2).flatten(2).flatten(0, 1)
+
+    def _output(self, mixed: Iterable[Tensor]) -> Tensor:
+        parts = list(mixed)
+        return self.o(torch.cat(parts) if len(parts) > 1 else parts[0])
+
+
+def heads(x: Tensor, rows: int, count: int, num_heads: int) -> list[Tensor]:
+    """Return `count` tensors `[R, H, n, D]` of `[R * n, count * H * D]`."""
+    # In this order the gradients are put together by a single copy.
+    parts = x.view(rows, -1, count, num_heads, x.shape[1] // (count * num_heads)).unbind(2)
+    return [part.transpose(1, 2) for part in parts]
 
 
 class SelfAttentionLayer(nn.Module):
@@ -116,10 +170,9 @@ class SelfAttentionLayer(nn.Module):
         self.layer_norm = RmsNorm(config)
         self.dropout = nn.Dropout(config.dropout_rate)
 
-    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
-        """Return `[B, n, d_model]`."""
-        normed = self.layer_norm(x)
-        return x + self.dropout(self.SelfAttention(normed, normed, bias))
+    def forward(self, x: Tensor, pieces: Sequence[Piece]) -> Tensor:
+        """Return `[T, d_model]`."""
+        return x + self.dropout(self.SelfAttention.among(self.layer_norm(x), pieces))
 
 
 class CrossAttentionLayer(nn.Module):
@@ -131,9 +184,9 @@ class CrossAttentionLayer(nn.Module):
         self.layer_norm = RmsNorm(config)
         self.dropout = nn.Dropout(config.dropout_rate)
 
-    def forward(self, x: Tensor, context: Tensor, bias: Tensor) -> Tensor:
-        """Return `[B, n, d_model]`."""
-        return x + self.dropout(self.EncDecAttention(self.layer_norm(x), context, bias))
+    def forward(self, x: Tensor, memories: Sequence[Memory]) -> Tensor:
+        """Return `[T, d_model]`."""
+        return x + self.dropout(self.EncDecAttention.across(self.layer_norm(x), memories))
 
 
 class FeedForward(nn.Module):
@@ -166,5 +219,5 @@ class FeedForwardLayer(nn.Module):
         self.dropout = nn.Dropout(config.dropout_rate)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return `[B, n, d_model]`."""
+        """Return `[T, d_model]`."""
         return x + self.dropout(self.DenseReluDense(self.layer_norm(x)))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grace.errors import ConfigError
@@ -12,13 +15,18 @@ from grace.model.t5.layers import (
     CrossAttentionLayer,
     FeedForward,
     FeedForwardLayer,
+    Memory,
+    Piece,
     RelativeBias,
     RmsNorm,
     SelfAttentionLayer,
+    heads,
 )
 from grace.model.t5.token_map import TokenMap
 
 MAX_ITEMS = 20
+ALIGNMENT = 8
+"""Entries; rows of a bias begin at multiples of it, or the GPU's attention copies them first."""
 
 
 class Block(nn.Module):
@@ -55,28 +63,24 @@ class Stack(nn.Module):
         bias = relative(places, places)
         return hidden(bias, places[None, :] > places[:, None]) if self.decoder else bias
 
-    def forward(self, x: Tensor, mask: Tensor, context: Tensor | None = None) -> Tensor:
-        """Transform embeddings.
+    def forward(
+        self, x: Tensor, pieces: Sequence[Piece], memories: Sequence[Sequence[Memory]] = ()
+    ) -> Tensor:
+        """Transform the embeddings of a stream.
 
         Args:
-            x: `[B, n, d_model]`.
-            mask: bool `[B, m]`, False where the context is padding; without a context, `x`.
-            context: `[B, m, d_model]` of the encoder, for a decoder.
+            x: `[T, d_model]`, the rows of all pieces one after the other.
+            pieces: their shapes, and the bias of self-attention.
+            memories: for a decoder, per layer what its rows look at.
 
         Returns:
-            `[B, n, d_model]`, normed.
+            `[T, d_model]`, normed.
         """
-        bias = self.position_bias(x.shape[1])
-        padding = ~mask[:, None, None, :]
-        if context is None:
-            bias = hidden(bias, padding)
-        else:
-            context_bias = hidden(bias.new_zeros(1), padding)
         x = self.dropout(x)
-        for block in self.block:
-            x = block.layer[0](x, bias)
-            if context is not None:
-                x = block.layer[1](x, context, context_bias)
+        for i, block in enumerate(self.block):
+            x = block.layer[0](x, pieces)
+            if self.decoder:
+                x = block.layer[1](x, memories[i])
             x = block.layer[-1](x)
         return self.dropout(self.final_layer_norm(x))
 
@@ -126,19 +130,55 @@ class T5(nn.Module):
         Returns:
             Logits `[B, L, vocab_size]`.
         """
-        mask = mask.bool()
-        return self.score(self.encode(input_ids, mask), mask, decoder_input)
+        return self.score_pieces([(input_ids, mask)], decoder_input)
 
-    def encode(self, input_ids: Tensor, mask: Tensor) -> Tensor:
-        """Return the context `[B, S, d_model]`; arguments as of `forward`."""
-        return self.encoder(self.shared(input_ids), mask.bool())
+    def score_pieces(
+        self, inputs: Sequence[tuple[Tensor, Tensor]], decoder_input: Tensor
+    ) -> Tensor:
+        """Score whole SIDs for rows of several lengths.
 
-    def score(self, context: Tensor, mask: Tensor, decoder_input: Tensor) -> Tensor:
-        """Return logits `[B, L, vocab_size]` of a context; other arguments as of `forward`."""
-        x = self.decoder(self.shared(decoder_input), mask.bool(), context)
+        Everything but attention to the rows' own tokens runs once for all of them.
+
+        Args:
+            inputs: per length, `input_ids` and `mask` as of `forward`.
+            decoder_input: int64 `[B, L]`, of all rows in their order.
+
+        Returns:
+            Logits `[B, L, vocab_size]`.
+        """
+        masks = [mask.bool() for _, mask in inputs]
+        ids = [ids.flatten() for ids, _ in inputs]
+        embedded = self.shared(torch.cat([*ids, decoder_input.flatten()]))
+        x, targets = embedded.split([len(embedded) - decoder_input.numel(), decoder_input.numel()])
+        context = self.encoder(x, self._encoder_pieces(masks))
+        bias = aligned(self.decoder.position_bias(decoder_input.shape[1]))
+        piece = Piece(*decoder_input.shape, bias)
+        y = self.decoder(targets, [piece], self._memories(context, masks))
         if self.config.scale_decoder_outputs:
-            x = x * self.config.d_model**-0.5
-        return self.lm_head(x)
+            y = y * self.config.d_model**-0.5
+        return self.lm_head(y).unflatten(0, decoder_input.shape)
+
+    def _encoder_pieces(self, masks: Sequence[Tensor]) -> list[Piece]:
+        whole = self.encoder.position_bias(max(mask.shape[1] for mask in masks))
+        pieces = []
+        for mask in masks:
+            rows, length = mask.shape
+            bias = hidden(whole[:, :length, :length], ~mask[:, None, None, :])
+            pieces.append(Piece(rows, length, aligned(bias)))
+        return pieces
+
+    def _memories(self, context: Tensor, masks: Sequence[Tensor]) -> list[list[Memory]]:
+        """Return, per layer of the decoder and piece, keys, values and bias of a context."""
+        attentions = [block.layer[1].EncDecAttention for block in self.decoder.block]
+        weights = [layer.weight for one in attentions for layer in (one.k, one.v)]
+        parts = F.linear(context, torch.cat(weights)).split([mask.numel() for mask in masks])
+        memories: list[list[Memory]] = [[] for _ in attentions]
+        for part, mask in zip(parts, masks, strict=True):
+            bias = aligned(hidden(part.new_zeros(1), ~mask[:, None, None, :]))
+            pairs = heads(part, len(mask), len(weights), self.config.num_heads)
+            for layer, key, value in zip(memories, pairs[::2], pairs[1::2], strict=True):
+                layer.append(Memory(key, value, bias))
+        return memories
 
     @torch.no_grad()
     def _initialise(self) -> None:
@@ -168,3 +208,9 @@ def hidden(bias: Tensor, where: Tensor) -> Tensor:
     Finite, so that a row in which every key is hidden stays a row of numbers.
     """
     return bias.masked_fill(where, torch.finfo(bias.dtype).min)
+
+
+def aligned(bias: Tensor) -> Tensor:
+    """Return the bias with rows that begin at multiples of `ALIGNMENT`."""
+    missing = -bias.shape[-1] % ALIGNMENT
+    return F.pad(bias, (0, missing))[..., : bias.shape[-1]] if missing else bias

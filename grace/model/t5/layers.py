@@ -123,20 +123,18 @@ class Attention(nn.Module):
     def among(self, x: Tensor, pieces: Sequence[Piece]) -> Tensor:
         """Attend within each row of a stream `[T, d_model]`; return as much."""
         projected = F.linear(x, torch.cat([self.q.weight, self.k.weight, self.v.weight]))
-        parts = projected.split([piece.rows * piece.length for piece in pieces])
+        parts = heads(projected, [piece[:2] for piece in pieces], 3, self.num_heads)
         return self._output(
-            self._attend(*heads(part, piece.rows, 3, self.num_heads), piece.bias)
-            for part, piece in zip(parts, pieces, strict=True)
+            self._attend(*part, piece.bias) for part, piece in zip(parts, pieces, strict=True)
         )
 
     def across(self, x: Tensor, memories: Sequence[Memory]) -> Tensor:
         """Attend from a stream `[T, d_model]`, equally many tokens a row, to each row's memory."""
         rows = [len(memory.key) for memory in memories]
-        length = len(x) // sum(rows)
-        parts = self.q(x).split([count * length for count in rows])
+        shapes = [(count, len(x) // sum(rows)) for count in rows]
+        parts = heads(self.q(x), shapes, 1, self.num_heads)
         return self._output(
-            self._attend(*heads(part, count, 1, self.num_heads), *memory)
-            for part, count, memory in zip(parts, rows, memories, strict=True)
+            self._attend(*part, *memory) for part, memory in zip(parts, memories, strict=True)
         )
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
@@ -154,11 +152,53 @@ class Attention(nn.Module):
         return self.o(torch.cat(parts) if len(parts) > 1 else parts[0])
 
 
-def heads(x: Tensor, rows: int, count: int, num_heads: int) -> list[Tensor]:
-    """Return `count` tensors `[R, H, n, D]` of `[R * n, count * H * D]`."""
-    # In this order the gradients are put together by a single copy.
-    parts = x.view(rows, -1, count, num_heads, x.shape[1] // (count * num_heads)).unbind(2)
-    return [part.transpose(1, 2) for part in parts]
+def heads(
+    x: Tensor, shapes: Sequence[tuple[int, int]], count: int, num_heads: int
+) -> list[tuple[Tensor, ...]]:
+    """Return per piece `count` tensors `[R, H, n, D]` of a stream `[T, count * H * D]`.
+
+    Args:
+        x: what several projections, side by side, made of a stream.
+        shapes: R and n of every piece.
+        count: of projections.
+        num_heads: H.
+    """
+    parts = _Heads.apply(x, shapes, count, num_heads)
+    return [parts[i : i + count] for i in range(0, len(parts), count)]
+
+
+class _Heads(torch.autograd.Function):
+    """Views of a stream, whose gradients are written where they belong, by one copy a piece."""
+
+    @staticmethod
+    def forward(ctx, x, shapes, count, num_heads):
+        ctx.layout = shapes, count, num_heads
+        return tuple(
+            part.transpose(1, 2)
+            for piece in _pieces(x, *ctx.layout)
+            for part in piece.unbind(2)
+        )  # fmt: skip
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        shapes, count, num_heads = ctx.layout
+        sizes = [rows * length for rows, length in shapes]
+        width = count * num_heads * gradients[0].shape[-1]
+        whole = gradients[0].new_empty(sum(sizes), width)
+        for i, piece in enumerate(_pieces(whole, *ctx.layout)):
+            mine = gradients[i * count : (i + 1) * count]
+            torch.stack([gradient.transpose(1, 2) for gradient in mine], 2, out=piece)
+        return whole, None, None, None
+
+
+def _pieces(
+    x: Tensor, shapes: Sequence[tuple[int, int]], count: int, num_heads: int
+) -> list[Tensor]:
+    """Return views `[R, n, count, H, D]` of a stream."""
+    parts = x.split([rows * length for rows, length in shapes])
+    return [
+        part.view(*shape, count, num_heads, -1) for part, shape in zip(parts, shapes, strict=True)
+    ]
 
 
 class SelfAttentionLayer(nn.Module):

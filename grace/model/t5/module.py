@@ -147,38 +147,45 @@ class T5(nn.Module):
             Logits `[B, L, vocab_size]`.
         """
         masks = [mask.bool() for _, mask in inputs]
-        ids = [ids.flatten() for ids, _ in inputs]
-        embedded = self.shared(torch.cat([*ids, decoder_input.flatten()]))
-        x, targets = embedded.split([len(embedded) - decoder_input.numel(), decoder_input.numel()])
-        context = self.encoder(x, self._encoder_pieces(masks))
-        bias = aligned(self.decoder.position_bias(decoder_input.shape[1]))
-        piece = Piece(*decoder_input.shape, bias)
-        y = self.decoder(targets, [piece], self._memories(context, masks))
+        tokens = torch.cat([ids.flatten() for ids, _ in inputs] + [decoder_input.flatten()])
+        sources, targets = self.shared(tokens).split(
+            [len(tokens) - decoder_input.numel(), decoder_input.numel()]
+        )
+        context = self.encoder(sources, self._encoder_pieces(masks))
+        rows, length = decoder_input.shape
+        bias = self.decoder.position_bias(aligned(length))[:, :length, :length]
+        x = self.decoder(targets, [Piece(rows, length, bias)], self._memories(context, masks))
         if self.config.scale_decoder_outputs:
-            y = y * self.config.d_model**-0.5
-        return self.lm_head(y).unflatten(0, decoder_input.shape)
+            x = x * self.config.d_model**-0.5
+        return self.lm_head(x).view(rows, length, -1)
 
     def _encoder_pieces(self, masks: Sequence[Tensor]) -> list[Piece]:
-        whole = self.encoder.position_bias(max(mask.shape[1] for mask in masks))
+        """Return the shapes and biases of the encoder's rows."""
+        whole = self.encoder.position_bias(max(aligned(mask.shape[1]) for mask in masks))
         pieces = []
         for mask in masks:
             rows, length = mask.shape
-            bias = hidden(whole[:, :length, :length], ~mask[:, None, None, :])
-            pieces.append(Piece(rows, length, aligned(bias)))
+            bias = hidden(whole[:, :length, : aligned(length)], padding(mask))
+            pieces.append(Piece(rows, length, bias[..., :length]))
         return pieces
 
     def _memories(self, context: Tensor, masks: Sequence[Tensor]) -> list[list[Memory]]:
         """Return, per layer of the decoder and piece, keys, values and bias of a context."""
         attentions = [block.layer[1].EncDecAttention for block in self.decoder.block]
         weights = [layer.weight for one in attentions for layer in (one.k, one.v)]
-        parts = F.linear(context, torch.cat(weights)).split([mask.numel() for mask in masks])
-        memories: list[list[Memory]] = [[] for _ in attentions]
-        for part, mask in zip(parts, masks, strict=True):
-            bias = aligned(hidden(part.new_zeros(1), ~mask[:, None, None, :]))
-            pairs = heads(part, len(mask), len(weights), self.config.num_heads)
-            for layer, key, value in zip(memories, pairs[::2], pairs[1::2], strict=True):
-                layer.append(Memory(key, value, bias))
-        return memories
+        projected = F.linear(context, torch.cat(weights))
+        shapes = [tuple(mask.shape) for mask in masks]
+        parts = heads(projected, shapes, len(weights), self.config.num_heads)
+        biases = [
+            hidden(context.new_zeros(1), padding(mask))[..., : mask.shape[1]] for mask in masks
+        ]
+        return [
+            [
+                Memory(part[2 * layer], part[2 * layer + 1], bias)
+                for part, bias in zip(parts, biases, strict=True)
+            ]
+            for layer in range(len(attentions))
+        ]
 
     @torch.no_grad()
     def _initialise(self) -> None:
@@ -210,7 +217,11 @@ def hidden(bias: Tensor, where: Tensor) -> Tensor:
     return bias.masked_fill(where, torch.finfo(bias.dtype).min)
 
 
-def aligned(bias: Tensor) -> Tensor:
-    """Return the bias with rows that begin at multiples of `ALIGNMENT`."""
-    missing = -bias.shape[-1] % ALIGNMENT
-    return F.pad(bias, (0, missing))[..., : bias.shape[-1]] if missing else bias
+def aligned(length: int) -> int:
+    """Return the next multiple of `ALIGNMENT`."""
+    return -(-length // ALIGNMENT) * ALIGNMENT
+
+
+def padding(mask: Tensor) -> Tensor:
+    """Return bool `[B, 1, 1, m]`, where keys are hidden, m the aligned length of a mask's rows."""
+    return F.pad(~mask, (0, aligned(mask.shape[1]) - mask.shape[1]))[:, None, None, :]

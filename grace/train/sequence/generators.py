@@ -6,14 +6,12 @@ import itertools
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grace.model import EncoderDecoder
 from grace.model.fields import MISSING, PADDING
 from grace.model.t5 import T5, assembled, shifted
 from grace.model.t5.generator import T5Generator
-from grace.model.t5.module import ALIGNMENT
 from grace.train.sequence.loss import code_loss
 from grace.train.sequence.search import search_sids
 from grace.train.sequence.sids import SidTable
@@ -59,13 +57,11 @@ class Tiger(nn.Module):
         """
         tokens = self.model.tokens
         ids, mask = self.inputs(batch)
-        missing = -ids.shape[1] % ALIGNMENT
-        ids, mask = F.pad(ids, (0, missing)), F.pad(mask, (0, missing))
         inputs = []
         starts = itertools.accumulate((rows for rows, _ in pieces), initial=0)
         for (rows, room), start in zip(pieces, starts, strict=False):
             width = bool(tokens.num_users) + room * tokens.num_levels + 1
-            cut = slice(start, start + rows), slice(width + -width % ALIGNMENT)
+            cut = slice(start, start + rows), slice(width)
             inputs.append((ids[cut], mask[cut]))
         target = self.item_tokens[_targets(batch)]
         logits = self.model.score_pieces(inputs, shifted(target))

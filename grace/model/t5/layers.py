@@ -76,10 +76,9 @@ class Piece(NamedTuple):
     """Rows of one length within a stream, which holds the tokens of all rows of all pieces.
 
     Attributes:
-        rows: R.
+        rows: R; attention may take several rows as one.
         length: n, tokens of a row, padding included.
-        bias: added to the attention scores of its rows, broadcast over `[R, H, queries, keys]`;
-            the lowest finite number where a key is hidden.
+        bias: `[R or 1, H, n, n]`, added to attention scores; hides keys.
     """
 
     rows: int
@@ -93,7 +92,7 @@ class Memory(NamedTuple):
     Attributes:
         key: `[R, H, m, D]`.
         value: `[R, H, m, D]`.
-        bias: `[R, 1, 1, m]`, the lowest finite number on padding.
+        bias: `[R, 1, n, m]` of the row's n queries; hides keys.
     """
 
     key: Tensor
@@ -130,8 +129,7 @@ class Attention(nn.Module):
 
     def across(self, x: Tensor, memories: Sequence[Memory]) -> Tensor:
         """Attend from a stream `[T, d_model]`, equally many tokens a row, to each row's memory."""
-        rows = [len(memory.key) for memory in memories]
-        shapes = [(count, len(x) // sum(rows)) for count in rows]
+        shapes = [(len(memory.key), memory.bias.shape[2]) for memory in memories]
         parts = heads(self.q(x), shapes, 1, self.num_heads)
         return self._output(
             self._attend(*part, *memory) for part, memory in zip(parts, memories, strict=True)

@@ -25,8 +25,12 @@ from grace.model.t5.layers import (
 from grace.model.t5.token_map import TokenMap
 
 MAX_ITEMS = 20
+TILE = 128
+"""Tokens that a GPU's attention works on at once."""
 ALIGNMENT = 8
 """Entries; rows of a bias begin at multiples of it, or the GPU's attention copies them first."""
+HIDDEN = -1e30
+"""The bias of a hidden key: no score outweighs it, and it stays finite times anything small."""
 
 
 class Block(nn.Module):
@@ -151,34 +155,35 @@ class T5(nn.Module):
         sources, targets = self.shared(tokens).split(
             [len(tokens) - decoder_input.numel(), decoder_input.numel()]
         )
-        context = self.encoder(sources, self._encoder_pieces(masks))
+        own = [own_keys(mask) for mask in masks]
+        context = self.encoder(sources, self._encoder_pieces(own))
         rows, length = decoder_input.shape
-        bias = self.decoder.position_bias(aligned(length))[:, :length, :length]
-        x = self.decoder(targets, [Piece(rows, length, bias)], self._memories(context, masks))
+        group = group_size(rows, length)
+        bias = grouped_bias(self.decoder.position_bias(length), same_row(group, tokens.device))
+        piece = Piece(rows // group, group * length, bias)
+        x = self.decoder(targets, [piece], self._memories(context, own, length))
         if self.config.scale_decoder_outputs:
             x = x * self.config.d_model**-0.5
         return self.lm_head(x).view(rows, length, -1)
 
-    def _encoder_pieces(self, masks: Sequence[Tensor]) -> list[Piece]:
-        """Return the shapes and biases of the encoder's rows."""
-        whole = self.encoder.position_bias(max(aligned(mask.shape[1]) for mask in masks))
+    def _encoder_pieces(self, own: Sequence[Tensor]) -> list[Piece]:
+        """Return the shapes and biases of the encoder's rows; `own` is of `own_keys`, a piece."""
+        whole = self.encoder.position_bias(max(keys.shape[-1] for keys in own))
         pieces = []
-        for mask in masks:
-            rows, length = mask.shape
-            bias = hidden(whole[:, :length, : aligned(length)], padding(mask))
-            pieces.append(Piece(rows, length, bias[..., :length]))
+        for keys in own:
+            *_, group, length = keys.shape
+            bias = grouped_bias(whole[:, :length, :length], keys)
+            pieces.append(Piece(len(keys), group * length, bias))
         return pieces
 
-    def _memories(self, context: Tensor, masks: Sequence[Tensor]) -> list[list[Memory]]:
-        """Return, per layer of the decoder and piece, keys, values and bias of a context."""
+    def _memories(self, context: Tensor, own: Sequence[Tensor], length: int) -> list[list[Memory]]:
+        """Return, per layer of the decoder and piece, what rows of `length` queries look at."""
         attentions = [block.layer[1].EncDecAttention for block in self.decoder.block]
         weights = [layer.weight for one in attentions for layer in (one.k, one.v)]
         projected = F.linear(context, torch.cat(weights))
-        shapes = [tuple(mask.shape) for mask in masks]
+        shapes = [(len(keys), keys.shape[-2] * keys.shape[-1]) for keys in own]
         parts = heads(projected, shapes, len(weights), self.config.num_heads)
-        biases = [
-            hidden(context.new_zeros(1), padding(mask))[..., : mask.shape[1]] for mask in masks
-        ]
+        biases = [grouped_bias(context.new_zeros(1, length, 1), keys) for keys in own]
         return [
             [
                 Memory(part[2 * layer], part[2 * layer + 1], bias)
@@ -210,18 +215,40 @@ class T5(nn.Module):
 
 
 def hidden(bias: Tensor, where: Tensor) -> Tensor:
-    """Return the bias with the lowest finite number where a key is hidden.
+    """Return the bias with `HIDDEN` where a key is hidden."""
+    return bias.masked_fill(where, HIDDEN)
 
-    Finite, so that a row in which every key is hidden stays a row of numbers.
+
+def group_size(rows: int, length: int) -> int:
+    """Return how many rows attention takes as one: short ones would each fill a tile alone."""
+    group = 1
+    while rows % (2 * group) == 0 and 2 * group * length <= TILE:
+        group *= 2
+    return group
+
+
+def same_row(group: int, device: torch.device) -> Tensor:
+    """Return bool `[1, 1, G, 1, G, 1]`, whether query and key are of the same row of a group."""
+    return torch.eye(group, dtype=torch.bool, device=device)[None, None, :, None, :, None]
+
+
+def own_keys(mask: Tensor) -> Tensor:
+    """Return bool `[R / G, 1, G, 1, G, n]`, which keys each row of a group may see.
+
+    Args:
+        mask: bool `[R, n]`, False on padding.
     """
-    return bias.masked_fill(where, torch.finfo(bias.dtype).min)
+    group = group_size(*mask.shape)
+    return same_row(group, mask.device) & mask.view(-1, 1, 1, 1, group, mask.shape[1])
 
 
-def aligned(length: int) -> int:
-    """Return the next multiple of `ALIGNMENT`."""
-    return -(-length // ALIGNMENT) * ALIGNMENT
+def grouped_bias(bias: Tensor, keys: Tensor) -> Tensor:
+    """Return the bias of rows that attention takes as one, `[R / G, H, G * n, G * m]`.
 
-
-def padding(mask: Tensor) -> Tensor:
-    """Return bool `[B, 1, 1, m]`, where keys are hidden, m the aligned length of a mask's rows."""
-    return F.pad(~mask, (0, aligned(mask.shape[1]) - mask.shape[1]))[:, None, None, :]
+    Args:
+        bias: `[H, n, m]` of one row.
+        keys: of `own_keys` or `same_row`.
+    """
+    whole = torch.where(keys, bias[None, :, None, :, None, :], HIDDEN).flatten(4).flatten(2, 3)
+    missing = -whole.shape[-1] % ALIGNMENT
+    return F.pad(whole, (0, missing))[..., : whole.shape[-1]] if missing else whole

@@ -25,8 +25,8 @@ from grace.model.t5.layers import (
 from grace.model.t5.token_map import TokenMap
 
 MAX_ITEMS = 20
-TILE = 128
-"""Tokens that a GPU's attention works on at once."""
+TILE = 64
+"""Queries, and keys, that a GPU's attention works on at once."""
 ALIGNMENT = 8
 """Entries; rows of a bias begin at multiples of it, or the GPU's attention copies them first."""
 HIDDEN = -1e30

@@ -6,6 +6,7 @@ import json
 import pytest
 import safetensors.torch
 import torch
+import torch.nn.functional as F
 from t5_cases import TOKENS, inputs, saved, small_config, small_t5
 from transformers import T5Config as TheirConfig
 from transformers import T5ForConditionalGeneration
@@ -42,6 +43,35 @@ def test_folders_go_both_ways(tmp_path, tied, scaled, feed_forward):
         assert not again.training
         with torch.no_grad():
             assert torch.equal(again(*arguments), logits)
+
+
+@pytest.mark.parametrize(("tied", "scaled", "feed_forward"), FORMS)
+def test_gradients_are_those_of_transformers(tmp_path, tied, scaled, feed_forward):
+    """Ours of rows sorted into two lengths, theirs of all rows padded to one."""
+    model = small_t5(
+        tie_word_embeddings=tied, scale_decoder_outputs=scaled, feed_forward_proj=feed_forward,
+        dropout_rate=0.0,
+    ).train()  # fmt: skip
+    other = T5ForConditionalGeneration.from_pretrained(saved(model, tmp_path)).train()
+    ids, mask, decoder_input = inputs(rows=9)
+    labels = torch.randint(1, 9, decoder_input.shape, generator=torch.Generator().manual_seed(1))
+    order = mask.sum(1).argsort()
+    ids, mask, decoder_input = ids[order], mask[order], decoder_input[order]
+    short = int(mask[:5].sum(1).max())
+    assert short < 25
+    pieces = [(ids[:5, :short], mask[:5, :short]), (ids[5:], mask[5:])]
+    loss = F.cross_entropy(model.score_pieces(pieces, decoder_input).flatten(0, 1),
+                           labels.flatten())  # fmt: skip
+    loss.backward()
+    wanted = other(
+        input_ids=ids, attention_mask=mask.long(), decoder_input_ids=decoder_input, labels=labels
+    ).loss
+    wanted.backward()
+    torch.testing.assert_close(loss, wanted, rtol=1e-6, atol=1e-6)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(
+            parameter.grad, other.get_parameter(name).grad, rtol=1e-5, atol=1e-5, msg=name
+        )
 
 
 @pytest.mark.parametrize("feed_forward", ["relu", "gated-gelu"])

@@ -15,7 +15,9 @@ from grace.train.sequence.config import Recipe, SequenceConfig
 from grace.train.sequence.draws import Draws, choose_rooms
 from grace.train.sequence.loss import code_loss
 from grace.train.sequence.models import make_model
+from grace.train.sequence.processes import joined
 from grace.train.sequence.sids import SidTable, read_sids, refuse_degenerate
+from grace.train.sequence.step import Step
 from grace.train.sequence.weights import Weights
 from grace.train.sequence.windows import cut_windows, span_windows, thinned
 
@@ -193,6 +195,50 @@ def test_weights_without_a_gradient_do_not_move_or_decay(optimiser):
     assert not torch.equal(after["used.weight"], before["used.weight"])
     assert (after["table.weight"] != before["table.weight"]).any(1).tolist() == [0, 0, 1, 0, 0]
     assert torch.equal(weights.average, weights.values)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_cast_weights_add_up_in_the_weights(dtype):
+    torch.manual_seed(0)
+    model = Two()
+    weights = Weights(model, SequenceConfig())
+    for _ in range(2):
+        copies = weights.cast(dtype)
+        for name, parameter in model.named_parameters():
+            assert torch.equal(copies[name], parameter.to(dtype))
+        (copies["used.weight"].T * copies["table.weight"][:3, :1]).float().sum().backward()
+    expected = model.table.weight[:3, :1].T.to(dtype).float().expand(4, 3)
+    torch.testing.assert_close(model.used.weight.grad, 2 * expected)
+    assert not model.idle.weight.grad.any()
+    assert model.table.weight.grad[:3, 0].all()
+    assert not model.table.weight.grad[:, 1:].any()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("micro_batch_size", [4096, 20, 3])
+def test_a_step_over_pieces_is_one_over_padded_rows(precision, micro_batch_size, data):
+    """However the rows are grouped into passes, loss and gradients stay the same."""
+    settings = recipe("tiger", precision=precision, micro_batch_size=micro_batch_size,
+                      label_smoothing=0.1)  # fmt: skip
+    torch.manual_seed(0)
+    model = make_model("tiger", settings, data, item_sids(), "cpu").eval()
+    windows = cut_windows(data, 5)
+    draws = Draws(windows.lengths, 3, 32, micro_batch_size, 0)
+    weights = Weights(model, settings.train)
+    weights.prime()
+    drawn = draws.epoch(0)
+    rows = [drawn[b][0, first:last] for b, first, last, _ in draws.pieces]
+    loss, count = model.loss(windows.to("cpu").batch(torch.cat(rows), 5), 0.1)
+    loss.backward()
+    expected = weights.gradients / count
+    rooms = [piece[3] for piece in draws.pieces]
+    with joined("cpu") as processes:
+        step = Step(model, weights, windows.to("cpu"), rooms, settings.train, processes)
+        found, norm = step(rows, torch.tensor([0.0, 1.0]))
+    scale = (1 / norm).clamp_max(1)  # clipped to a norm of 1
+    bounds = {"rtol": 1e-4, "atol": 1e-6} if precision == "float32" else {"rtol": 0.1, "atol": 2e-2}
+    torch.testing.assert_close(found, loss.detach() / count, **bounds)
+    torch.testing.assert_close(weights.gradients / scale, expected, **bounds)
 
 
 def test_the_step_is_that_of_torchs_optimisers():

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from grace.model.t5.config import T5Config
 
@@ -28,7 +31,10 @@ class RelativeBias(nn.Embedding):
         """Return `[H, n, m]`, the bias of n query positions and m key positions, int64."""
         farthest = len(self.buckets) // 2
         distance = (keys[None, :] - queries[:, None]).clamp(-farthest, farthest)
-        return super().forward(self.buckets[distance + farthest]).permute(2, 0, 1)
+        buckets = self.buckets[distance + farthest][..., None]
+        chosen = buckets == torch.arange(self.num_embeddings, device=buckets.device)
+        # A product, exact as a lookup: the gradient of a lookup sorts all pairs of positions.
+        return (chosen.to(self.weight.dtype) @ self.weight).permute(2, 0, 1)
 
 
 def relative_buckets(config: T5Config, causal: bool) -> Tensor:
@@ -54,7 +60,7 @@ def relative_buckets(config: T5Config, causal: bool) -> Tensor:
 
 
 class RmsNorm(nn.Module):
-    """Scale to a mean square of 1, in float32, and weigh each entry."""
+    """Scale to a mean square of 1, computed in float32, and weigh each entry."""
 
     def __init__(self, config: T5Config):
         super().__init__()
@@ -63,8 +69,35 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `[..., d_model]`."""
-        square = x.float().pow(2).mean(-1, keepdim=True)
-        return self.weight * (x * torch.rsqrt(square + self.epsilon))
+        return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
+
+
+class Piece(NamedTuple):
+    """Rows of one length within a stream, which holds the tokens of all rows of all pieces.
+
+    Attributes:
+        rows: R; attention may take several rows as one.
+        length: n, tokens of a row, padding included.
+        bias: `[R or 1, H, n, n]`, added to attention scores; hides keys.
+    """
+
+    rows: int
+    length: int
+    bias: Tensor
+
+
+class Memory(NamedTuple):
+    """What the rows of one piece look at in one layer of the decoder.
+
+    Attributes:
+        key: `[R, H, m, D]`.
+        value: `[R, H, m, D]`.
+        bias: `[R, 1, n, m]` of the row's n queries; hides keys.
+    """
+
+    key: Tensor
+    value: Tensor
+    bias: Tensor
 
 
 class Attention(nn.Module):
@@ -86,25 +119,84 @@ class Attention(nn.Module):
         if bias is not None:
             self.relative_attention_bias = bias
 
-    def forward(self, x: Tensor, source: Tensor, bias: Tensor) -> Tensor:
-        """Attend from `x` `[B, n, d_model]` to `source` `[B, m, d_model]`.
-
-        Args:
-            x: where the queries come from.
-            source: where keys and values come from.
-            bias: broadcast over `[B, H, n, m]`; the lowest finite number where a key is hidden.
-        """
-        query, key, value = (
-            self.heads(of(y)) for of, y in ((self.q, x), (self.k, source), (self.v, source))
+    def among(self, x: Tensor, pieces: Sequence[Piece]) -> Tensor:
+        """Attend within each row of a stream `[T, d_model]`; return as much."""
+        projected = F.linear(x, torch.cat([self.q.weight, self.k.weight, self.v.weight]))
+        parts = heads(projected, [piece[:2] for piece in pieces], 3, self.num_heads)
+        return self._output(
+            self._attend(*part, piece.bias) for part, piece in zip(parts, pieces, strict=True)
         )
-        scores = query @ key.transpose(-1, -2) + bias
-        weights = scores.float().softmax(-1).to(value.dtype)
-        weights = F.dropout(weights, self.dropout_rate, self.training)
-        return self.o((weights @ value).transpose(1, 2).flatten(2))
 
-    def heads(self, x: Tensor) -> Tensor:
-        """Return `[B, H, n, D]` of `[B, n, H * D]`."""
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+    def across(self, x: Tensor, memories: Sequence[Memory]) -> Tensor:
+        """Attend from a stream `[T, d_model]`, equally many tokens a row, to each row's memory."""
+        shapes = [(len(memory.key), memory.bias.shape[2]) for memory in memories]
+        parts = heads(self.q(x), shapes, 1, self.num_heads)
+        return self._output(
+            self._attend(*part, *memory) for part, memory in zip(parts, memories, strict=True)
+        )
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+        """Return `[R * n, H * D]`."""
+        # The other kernels know no gradient of the bias.
+        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+            mixed = F.scaled_dot_product_attention(
+                query, key, value, attn_mask=bias, scale=1.0,
+                dropout_p=self.dropout_rate if self.training else 0.0,
+            )  # fmt: skip
+        return mixed.transpose(1, 2).flatten(2).flatten(0, 1)
+
+    def _output(self, mixed: Iterable[Tensor]) -> Tensor:
+        parts = list(mixed)
+        return self.o(torch.cat(parts) if len(parts) > 1 else parts[0])
+
+
+def heads(
+    x: Tensor, shapes: Sequence[tuple[int, int]], count: int, num_heads: int
+) -> list[tuple[Tensor, ...]]:
+    """Return per piece `count` tensors `[R, H, n, D]` of a stream `[T, count * H * D]`.
+
+    Args:
+        x: what several projections, side by side, made of a stream.
+        shapes: R and n of every piece.
+        count: of projections.
+        num_heads: H.
+    """
+    parts = _Heads.apply(x, shapes, count, num_heads)
+    return [parts[i : i + count] for i in range(0, len(parts), count)]
+
+
+class _Heads(torch.autograd.Function):
+    """Views of a stream, whose gradients are written where they belong, by one copy a piece."""
+
+    @staticmethod
+    def forward(ctx, x, shapes, count, num_heads):
+        ctx.layout = shapes, count, num_heads
+        return tuple(
+            part.transpose(1, 2)
+            for piece in _pieces(x, *ctx.layout)
+            for part in piece.unbind(2)
+        )  # fmt: skip
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        shapes, count, num_heads = ctx.layout
+        sizes = [rows * length for rows, length in shapes]
+        width = count * num_heads * gradients[0].shape[-1]
+        whole = gradients[0].new_empty(sum(sizes), width)
+        for i, piece in enumerate(_pieces(whole, *ctx.layout)):
+            mine = gradients[i * count : (i + 1) * count]
+            torch.stack([gradient.transpose(1, 2) for gradient in mine], 2, out=piece)
+        return whole, None, None, None
+
+
+def _pieces(
+    x: Tensor, shapes: Sequence[tuple[int, int]], count: int, num_heads: int
+) -> list[Tensor]:
+    """Return views `[R, n, count, H, D]` of a stream."""
+    parts = x.split([rows * length for rows, length in shapes])
+    return [
+        part.view(*shape, count, num_heads, -1) for part, shape in zip(parts, shapes, strict=True)
+    ]
 
 
 class SelfAttentionLayer(nn.Module):
@@ -116,10 +208,9 @@ class SelfAttentionLayer(nn.Module):
         self.layer_norm = RmsNorm(config)
         self.dropout = nn.Dropout(config.dropout_rate)
 
-    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
-        """Return `[B, n, d_model]`."""
-        normed = self.layer_norm(x)
-        return x + self.dropout(self.SelfAttention(normed, normed, bias))
+    def forward(self, x: Tensor, pieces: Sequence[Piece]) -> Tensor:
+        """Return `[T, d_model]`."""
+        return x + self.dropout(self.SelfAttention.among(self.layer_norm(x), pieces))
 
 
 class CrossAttentionLayer(nn.Module):
@@ -131,9 +222,9 @@ class CrossAttentionLayer(nn.Module):
         self.layer_norm = RmsNorm(config)
         self.dropout = nn.Dropout(config.dropout_rate)
 
-    def forward(self, x: Tensor, context: Tensor, bias: Tensor) -> Tensor:
-        """Return `[B, n, d_model]`."""
-        return x + self.dropout(self.EncDecAttention(self.layer_norm(x), context, bias))
+    def forward(self, x: Tensor, memories: Sequence[Memory]) -> Tensor:
+        """Return `[T, d_model]`."""
+        return x + self.dropout(self.EncDecAttention.across(self.layer_norm(x), memories))
 
 
 class FeedForward(nn.Module):
@@ -166,5 +257,5 @@ class FeedForwardLayer(nn.Module):
         self.dropout = nn.Dropout(config.dropout_rate)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return `[B, n, d_model]`."""
+        """Return `[T, d_model]`."""
         return x + self.dropout(self.DenseReluDense(self.layer_norm(x)))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grace.errors import ConfigError
@@ -12,13 +15,22 @@ from grace.model.t5.layers import (
     CrossAttentionLayer,
     FeedForward,
     FeedForwardLayer,
+    Memory,
+    Piece,
     RelativeBias,
     RmsNorm,
     SelfAttentionLayer,
+    heads,
 )
 from grace.model.t5.token_map import TokenMap
 
 MAX_ITEMS = 20
+TILE = 64
+"""Queries, and keys, that a GPU's attention works on at once."""
+ALIGNMENT = 8
+"""Entries; rows of a bias begin at multiples of it, or the GPU's attention copies them first."""
+HIDDEN = -1e30
+"""The bias of a hidden key: no score outweighs it, and it stays finite times anything small."""
 
 
 class Block(nn.Module):
@@ -55,28 +67,24 @@ class Stack(nn.Module):
         bias = relative(places, places)
         return hidden(bias, places[None, :] > places[:, None]) if self.decoder else bias
 
-    def forward(self, x: Tensor, mask: Tensor, context: Tensor | None = None) -> Tensor:
-        """Transform embeddings.
+    def forward(
+        self, x: Tensor, pieces: Sequence[Piece], memories: Sequence[Sequence[Memory]] = ()
+    ) -> Tensor:
+        """Transform the embeddings of a stream.
 
         Args:
-            x: `[B, n, d_model]`.
-            mask: bool `[B, m]`, False where the context is padding; without a context, `x`.
-            context: `[B, m, d_model]` of the encoder, for a decoder.
+            x: `[T, d_model]`, the rows of all pieces one after the other.
+            pieces: their shapes, and the bias of self-attention.
+            memories: for a decoder, per layer what its rows look at.
 
         Returns:
-            `[B, n, d_model]`, normed.
+            `[T, d_model]`, normed.
         """
-        bias = self.position_bias(x.shape[1])
-        padding = ~mask[:, None, None, :]
-        if context is None:
-            bias = hidden(bias, padding)
-        else:
-            context_bias = hidden(bias.new_zeros(1), padding)
         x = self.dropout(x)
-        for block in self.block:
-            x = block.layer[0](x, bias)
-            if context is not None:
-                x = block.layer[1](x, context, context_bias)
+        for i, block in enumerate(self.block):
+            x = block.layer[0](x, pieces)
+            if self.decoder:
+                x = block.layer[1](x, memories[i])
             x = block.layer[-1](x)
         return self.dropout(self.final_layer_norm(x))
 
@@ -126,19 +134,63 @@ class T5(nn.Module):
         Returns:
             Logits `[B, L, vocab_size]`.
         """
-        mask = mask.bool()
-        return self.score(self.encode(input_ids, mask), mask, decoder_input)
+        return self.score_pieces([(input_ids, mask)], decoder_input)
 
-    def encode(self, input_ids: Tensor, mask: Tensor) -> Tensor:
-        """Return the context `[B, S, d_model]`; arguments as of `forward`."""
-        return self.encoder(self.shared(input_ids), mask.bool())
+    def score_pieces(
+        self, inputs: Sequence[tuple[Tensor, Tensor]], decoder_input: Tensor
+    ) -> Tensor:
+        """Score whole SIDs for rows of several lengths.
 
-    def score(self, context: Tensor, mask: Tensor, decoder_input: Tensor) -> Tensor:
-        """Return logits `[B, L, vocab_size]` of a context; other arguments as of `forward`."""
-        x = self.decoder(self.shared(decoder_input), mask.bool(), context)
+        Everything but attention to the rows' own tokens runs once for all of them.
+
+        Args:
+            inputs: per length, `input_ids` and `mask` as of `forward`.
+            decoder_input: int64 `[B, L]`, of all rows in their order.
+
+        Returns:
+            Logits `[B, L, vocab_size]`.
+        """
+        masks = [mask.bool() for _, mask in inputs]
+        tokens = torch.cat([ids.flatten() for ids, _ in inputs] + [decoder_input.flatten()])
+        sources, targets = self.shared(tokens).split(
+            [len(tokens) - decoder_input.numel(), decoder_input.numel()]
+        )
+        own = [own_keys(mask) for mask in masks]
+        context = self.encoder(sources, self._encoder_pieces(own))
+        rows, length = decoder_input.shape
+        group = group_size(rows, length)
+        bias = grouped_bias(self.decoder.position_bias(length), same_row(group, tokens.device))
+        piece = Piece(rows // group, group * length, bias)
+        x = self.decoder(targets, [piece], self._memories(context, own, length))
         if self.config.scale_decoder_outputs:
             x = x * self.config.d_model**-0.5
-        return self.lm_head(x)
+        return self.lm_head(x).view(rows, length, -1)
+
+    def _encoder_pieces(self, own: Sequence[Tensor]) -> list[Piece]:
+        """Return the shapes and biases of the encoder's rows; `own` is of `own_keys`, a piece."""
+        whole = self.encoder.position_bias(max(keys.shape[-1] for keys in own))
+        pieces = []
+        for keys in own:
+            *_, group, length = keys.shape
+            bias = grouped_bias(whole[:, :length, :length], keys)
+            pieces.append(Piece(len(keys), group * length, bias))
+        return pieces
+
+    def _memories(self, context: Tensor, own: Sequence[Tensor], length: int) -> list[list[Memory]]:
+        """Return, per layer of the decoder and piece, what rows of `length` queries look at."""
+        attentions = [block.layer[1].EncDecAttention for block in self.decoder.block]
+        weights = [layer.weight for one in attentions for layer in (one.k, one.v)]
+        projected = F.linear(context, torch.cat(weights))
+        shapes = [(len(keys), keys.shape[-2] * keys.shape[-1]) for keys in own]
+        parts = heads(projected, shapes, len(weights), self.config.num_heads)
+        biases = [grouped_bias(context.new_zeros(1, length, 1), keys) for keys in own]
+        return [
+            [
+                Memory(part[2 * layer], part[2 * layer + 1], bias)
+                for part, bias in zip(parts, biases, strict=True)
+            ]
+            for layer in range(len(attentions))
+        ]
 
     @torch.no_grad()
     def _initialise(self) -> None:
@@ -163,8 +215,40 @@ class T5(nn.Module):
 
 
 def hidden(bias: Tensor, where: Tensor) -> Tensor:
-    """Return the bias with the lowest finite number where a key is hidden.
+    """Return the bias with `HIDDEN` where a key is hidden."""
+    return bias.masked_fill(where, HIDDEN)
 
-    Finite, so that a row in which every key is hidden stays a row of numbers.
+
+def group_size(rows: int, length: int) -> int:
+    """Return how many rows attention takes as one: short ones would each fill a tile alone."""
+    group = 1
+    while rows % (2 * group) == 0 and 2 * group * length <= TILE:
+        group *= 2
+    return group
+
+
+def same_row(group: int, device: torch.device) -> Tensor:
+    """Return bool `[1, 1, G, 1, G, 1]`, whether query and key are of the same row of a group."""
+    return torch.eye(group, dtype=torch.bool, device=device)[None, None, :, None, :, None]
+
+
+def own_keys(mask: Tensor) -> Tensor:
+    """Return bool `[R / G, 1, G, 1, G, n]`, which keys each row of a group may see.
+
+    Args:
+        mask: bool `[R, n]`, False on padding.
     """
-    return bias.masked_fill(where, torch.finfo(bias.dtype).min)
+    group = group_size(*mask.shape)
+    return same_row(group, mask.device) & mask.view(-1, 1, 1, 1, group, mask.shape[1])
+
+
+def grouped_bias(bias: Tensor, keys: Tensor) -> Tensor:
+    """Return the bias of rows that attention takes as one, `[R / G, H, G * n, G * m]`.
+
+    Args:
+        bias: `[H, n, m]` of one row.
+        keys: of `own_keys` or `same_row`.
+    """
+    whole = torch.where(keys, bias[None, :, None, :, None, :], HIDDEN).flatten(4).flatten(2, 3)
+    missing = -whole.shape[-1] % ALIGNMENT
+    return F.pad(whole, (0, missing))[..., : whole.shape[-1]] if missing else whole

@@ -46,7 +46,8 @@ class SequenceConfig:
         label_smoothing: share of a target's probability spread over its level's codes (items).
         average_decay: of the moving average of weights, which is what is validated and kept; 0 for
             the weights themselves.
-        precision: of the forward pass: `bfloat16` is autocast; `auto` takes it on a GPU.
+        precision: of the forward pass: `bfloat16` is autocast, for a T5 bfloat16 throughout;
+            weights and gradients stay float32. `auto` takes it on a GPU.
         mode: how a step runs. `compile` is torch.compile; `graph` one CUDA graph a step, which one
             process on a GPU can have and there `auto` takes; elsewhere it is `eager`.
         valid_every: steps between validations.

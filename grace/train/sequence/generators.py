@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -23,6 +26,8 @@ class Tiger(nn.Module):
         table: SIDs of the data's items, on the device where the model will be.
     """
 
+    takes_pieces = True
+
     def __init__(self, model: T5, table: SidTable):
         super().__init__()
         self.model, self.table = model, table
@@ -40,11 +45,32 @@ class Tiger(nn.Module):
         users = tokens.user_tokens(batch.users) if tokens.num_users else None
         return assembled(self.item_tokens[items.clamp_min(0)], batch.lengths, items.shape[1], users)
 
-    def loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
-        """Return the cross-entropy of the next items' tokens, summed, and how many tokens."""
+    def forward(
+        self, batch: Batch, pieces: Sequence[tuple[int, int]], smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return the cross-entropy of the next items' tokens, summed, and how many tokens.
+
+        Args:
+            batch: the rows of all pieces.
+            pieces: of each, in their order, rows and the most items that one of them has.
+            smoothing: share of each target that is spread over its level.
+        """
+        tokens = self.model.tokens
+        ids, mask = self.inputs(batch)
+        inputs = []
+        starts = itertools.accumulate((rows for rows, _ in pieces), initial=0)
+        for (rows, room), start in zip(pieces, starts, strict=False):
+            width = bool(tokens.num_users) + room * tokens.num_levels + 1
+            cut = slice(start, start + rows), slice(width)
+            inputs.append((ids[cut], mask[cut]))
         target = self.item_tokens[_targets(batch)]
-        logits = self.model(*self.inputs(batch), shifted(target))
+        logits = self.model.score_pieces(inputs, shifted(target))
         return code_loss(logits, target, batch.lengths > 0, self.blocks, smoothing)
+
+    def loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
+        """Return the loss of a batch in one piece."""
+        rows, places = batch.items.shape
+        return self(batch, [(rows, places - 1)], smoothing)
 
     def ranker(self, beam_width: int) -> Ranker:
         """Return `(batch, k) -> [R, k]` item numbers by beam search; the weights are copied."""

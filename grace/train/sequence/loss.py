@@ -19,11 +19,9 @@ def code_loss(
         smoothing: share of each target spread evenly over its level's codes. Other tokens get none:
             a code of another level is never right.
     """
-    logits = logits.float()
-    normaliser = logits.logsumexp(2)
-    hit = logits.gather(2, tokens[..., None])[..., 0]
+    log_probs = logits.float().log_softmax(2)
+    hit = log_probs.gather(2, tokens[..., None])[..., 0]
     if smoothing:
-        spread = torch.stack([logits[:, t, block].mean(1) for t, block in enumerate(blocks)], 1)
-        hit = hit.lerp(spread, smoothing)
-    loss = torch.where(known[:, None], normaliser - hit, 0)
-    return loss.sum(), known.sum() * tokens.shape[1]
+        spread = [log_probs[:, t, block].mean(1) for t, block in enumerate(blocks)]
+        hit = hit.lerp(torch.stack(spread, 1), smoothing)
+    return -torch.where(known[:, None], hit, 0).sum(), known.sum() * tokens.shape[1]

@@ -31,6 +31,9 @@ GENERATORS = ("tiger", "grace")
 """Kinds that write SIDs and so need a catalogue."""
 
 FORMAT_VERSION = 1
+TOKEN_MULTIPLE = 8
+"""A T5's vocabulary is a multiple of it, else the products with its head are several times slower
+on a GPU. The last few tokens may so be no code's; like a user's they are never right."""
 ABOUT_FILE = "sequence.json"
 ITEMS_FILE = "items.safetensors"
 WEIGHTS_FILE = "model.safetensors"
@@ -85,7 +88,8 @@ def make_model(
             raise ConfigError(f"[model]: user_buckets must be an integer from 0, got {users!r}")
         tokens = TokenMap.of(catalogue.sizes, users)
         _refuse_sizes(table, ("vocab_size",))
-        config = config_from_table(T5Config, {"vocab_size": tokens.vocab_size} | table, "[model]")
+        vocabulary = -(-tokens.vocab_size // TOKEN_MULTIPLE) * TOKEN_MULTIPLE
+        config = config_from_table(T5Config, {"vocab_size": vocabulary} | table, "[model]")
         return Tiger(T5(config, tokens, settings.history), catalogue).to(device)
     _refuse_sizes(table, ("vocab_size", "num_levels"))
     sizes = {"num_levels": sids.shape[1], "vocab_size": max(catalogue.sizes)} | table

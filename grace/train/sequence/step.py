@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from grace.errors import ConfigError
 from grace.train.sequence.config import SequenceConfig
@@ -17,11 +19,17 @@ WARMUP_STEPS = 3
 """Before a capture, so that libraries have made their plans and workspaces."""
 
 
+ROW_MULTIPLE = 8
+"""Empty rows fill a piece up to a multiple of it, where a model can take several rows as one."""
+
+
 class Step:
     """Runs steps of one run.
 
     Args:
-        model: has `loss(batch, smoothing) -> (sum, count)`.
+        model: has `loss(batch, smoothing) -> (sum, count)`, run on one piece at a time, in bfloat16
+            under autocast. One that says `takes_pieces` is called with all pieces at once, as
+            `model(batch, pieces, smoothing)`, its weights in the precision of the run.
         weights: of the model.
         windows: the training examples.
         rooms: the padded length of each piece of a step.
@@ -49,11 +57,13 @@ class Step:
         if self._captures and not can_capture:
             raise ConfigError(f"mode {config.mode!r} is for one process on a GPU; take 'eager'")
         half = config.precision == "bfloat16" or (config.precision == "auto" and on_gpu)
+        self._dtype = torch.bfloat16 if half else torch.float32
         self._autocast = torch.autocast(weights.values.device.type, torch.bfloat16, enabled=half)
-        self._loss: Callable[[Batch, float], tuple[Tensor, Tensor]] = model.loss
+        self._takes_pieces = getattr(model, "takes_pieces", False)
+        self._call = functools.partial(functional_call, model) if self._takes_pieces else model.loss
         if "compile" in config.mode:
-            # A shape each bucket and no other; compiled once a run.
-            self._loss = torch.compile(model.loss, dynamic=False)
+            # Shapes never change; compiled once a run.
+            self._call = torch.compile(self._call, dynamic=False)
 
     def __call__(self, rows: list[Tensor], shares: Tensor) -> Tensor:
         """Run a step.
@@ -76,21 +86,44 @@ class Step:
         return self._stats
 
     def _run(self, rows: list[Tensor], shares: Tensor) -> Tensor:
-        weights, smoothing = self._weights, self._config.label_smoothing
+        weights = self._weights
         weights.gradients.zero_()
         total = torch.zeros(2, dtype=torch.float64, device=shares.device)
-        for piece, room in zip(rows, self._rooms, strict=True):
-            batch = self._windows.batch(piece, room)
-            if self._config.drop_history:
-                batch = thinned(batch, self._config.drop_history)
-            with self._autocast:
-                loss, count = self._loss(batch, smoothing)
+        if self._takes_pieces:
+            rows = [F.pad(piece, (0, -len(piece) % ROW_MULTIPLE), value=-1) for piece in rows]
+        whole = self._windows.batch(torch.cat(rows), max(self._rooms))
+        if self._config.drop_history:
+            whole = thinned(whole, self._config.drop_history)
+        first = 0
+        for pieces in self._passes([len(piece) for piece in rows]):
+            last = first + sum(rows for rows, _ in pieces)
+            batch = whole.part(slice(first, last), max(room for _, room in pieces))
+            loss, count = self._loss(batch, pieces)
             loss.backward()
             total += torch.stack([loss.detach().double(), count.double()])
+            first = last
         self._processes.sum_(weights.gradients, total)
         weights.gradients.div_(total[1])
         norm = weights.step(shares[0], shares[1])
         return torch.stack([(total[0] / total[1]).float(), norm])
+
+    def _passes(self, sizes: list[int]) -> list[list[tuple[int, int]]]:
+        """Return the (rows, room) of the pieces of each forward pass."""
+        passes: list[list[tuple[int, int]]] = []
+        for piece in zip(sizes, self._rooms, strict=True):
+            rows = piece[0] + sum(rows for rows, _ in passes[-1]) if passes else 0
+            if passes and self._takes_pieces and rows <= self._config.micro_batch_size:
+                passes[-1].append(piece)
+            else:
+                passes.append([piece])
+        return passes
+
+    def _loss(self, batch: Batch, pieces: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+        smoothing = self._config.label_smoothing
+        if self._takes_pieces:
+            return self._call(self._weights.cast(self._dtype), (batch, pieces, smoothing))
+        with self._autocast:
+            return self._call(batch, smoothing)
 
     def _capture(self, rows: list[Tensor], shares: Tensor) -> None:
         """Capture a step; what the steps before it changed is put back."""

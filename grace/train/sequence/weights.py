@@ -7,7 +7,7 @@ average, and the sum of gradients over processes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -51,14 +51,19 @@ class Weights:
         device = parameters[0].device
         self.values = torch.zeros(sum(sizes), device=device)
         self.gradients = torch.zeros_like(self.values)
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self._places: dict[str, tuple[int, torch.Size]] = {}
         first = 0
         for parameter, size in zip(parameters, sizes, strict=True):
+            self._places[names[id(parameter)]] = first, parameter.shape
             for flat, name in ((self.values, "data"), (self.gradients, "grad")):
                 view = flat[first : first + parameter.numel()].view_as(parameter)
                 if name == "data":
                     view.copy_(parameter.data)
                 setattr(parameter, name, view)
             first += size
+        self._leaf = self.values.detach().requires_grad_()
+        self._leaf.grad = self.gradients
         self.average = self.values.clone()
         self._before = torch.zeros_like(self.values)
         self._optimisers = self._make_optimisers(matrices)
@@ -82,6 +87,14 @@ class Weights:
                 )
             )  # fmt: skip
         return made
+
+    def cast(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Return a copy of every parameter by name, in one operation.
+
+        What comes back to the copies is added to `gradients` in one operation, too.
+        """
+        shapes = tuple(self._places.values())
+        return dict(zip(self._places, _Cast.apply(self._leaf, shapes, dtype), strict=True))
 
     def prime(self) -> None:
         """Make the optimisers' state, which they otherwise make at their first step."""
@@ -154,6 +167,31 @@ class Weights:
         self.average.copy_(state["average"])
         for optimiser, saved in zip(self._optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(saved)
+
+
+class _Cast(torch.autograd.Function):
+    """Copies of the parts of one tensor."""
+
+    @staticmethod
+    def forward(ctx, values, places, dtype):
+        ctx.places, ctx.total, ctx.device = places, len(values), values.device
+        ctx.set_materialize_grads(False)
+        return tuple(_parts(values.to(dtype, copy=True), places))
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        flat = torch.zeros(ctx.total, device=ctx.device)
+        pairs = [
+            (part, gradient)
+            for part, gradient in zip(_parts(flat, ctx.places), gradients, strict=True)
+            if gradient is not None
+        ]
+        torch._foreach_copy_([part for part, _ in pairs], [gradient for _, gradient in pairs])
+        return flat, None, None
+
+
+def _parts(flat: Tensor, places: Iterable[tuple[int, torch.Size]]) -> list[Tensor]:
+    return [flat[first : first + shape.numel()].view(shape) for first, shape in places]
 
 
 def _sorted_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

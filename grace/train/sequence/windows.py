@@ -28,6 +28,10 @@ class Batch(NamedTuple):
     lengths: Tensor
     users: Tensor
 
+    def part(self, rows: slice, room: int) -> Batch:
+        """Return some rows, which have at most so many items each; views."""
+        return Batch(self.items[rows, : room + 1], self.lengths[rows], self.users[rows])
+
 
 Ranker = Callable[[Batch, int], Tensor]
 """`(batch, k) -> [R, k]` int64: the items of each row, best first, -1 where there are no more."""

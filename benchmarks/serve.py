@@ -196,9 +196,7 @@ class Measurement:
         for number in range(self._plan.batches):
             first = number * size % len(self._world.requests)
             began = time.perf_counter()
-            tickets = [
-                engine.submit(request) for request in self._world.requests[first : first + size]
-            ]
+            tickets = engine.submit_all(self._world.requests[first : first + size], as_text=True)
             answers = [ticket.future.result() for ticket in tickets]
             times_ms.append((time.perf_counter() - began) * 1e3)
             stages.append(answers[-1].stages_ms)
@@ -249,7 +247,7 @@ class Measurement:
 def warm(engine: Engine, requests: Sequence[dict]) -> None:
     """Answer batches of every size, so that nothing is captured or compiled later."""
     for size in range(1, engine.options.max_batch + 1):
-        for ticket in [engine.submit(request) for request in requests[:size]]:
+        for ticket in engine.submit_all(requests[:size], as_text=True):
             ticket.future.result()
 
 

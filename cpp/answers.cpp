@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "arrays.h"
+#include "threads.h"
 
 namespace {
 
@@ -78,34 +79,73 @@ int64_t checked(const Ids& ids, int64_t ad) {
     return ad;
 }
 
-// [{"ad_id": …, "sid": […], "score": …}, …] between two pieces that the caller has made.
-template <typename Ids>
-nb::bytes ads_json(nb::bytes before, const Ids& ids, In1<int64_t> positions, In2<int64_t> sids,
-                   In1<float> scores, nb::bytes after) {
-    const size_t num_ads = positions.shape(0), length = sids.shape(1);
-    if (sids.shape(0) != num_ads || scores.shape(0) != num_ads)
-        throw std::invalid_argument("every ad needs one SID and one score");
-    std::string out;
-    {
-        const std::string_view head(before.c_str(), before.size()), tail(after.c_str(), after.size());
-        nb::gil_scoped_release release;
-        out.reserve(head.size() + tail.size() + num_ads * (64 + 6 * length));
-        out.append(head).append("[");
-        for (size_t i = 0; i < num_ads; ++i) {
-            out.append(i == 0 ? "{\"ad_id\":" : ",{\"ad_id\":");
-            append_id(out, ids, checked(ids, positions.data()[i]));
-            out.append(",\"sid\":[");
-            for (size_t level = 0; level < length; ++level) {
-                if (level != 0) out += ',';
-                append_number(out, sids.data()[i * length + level]);
-            }
-            out.append("],\"score\":");
-            append_score(out, scores.data()[i]);
-            out += '}';
-        }
-        out.append("]").append(tail);
+// The pieces of one answer: [{"ad_id": …, "sid": […], "score": …}, …] comes between two that the caller
+// has made.
+struct Pieces {
+    nb::bytes before;
+    In1<int64_t> positions;
+    In2<int64_t> sids;
+    In1<float> scores;
+    nb::bytes after;
+};
+
+std::vector<Pieces> pieces_of(const nb::list& answers) {
+    std::vector<Pieces> pieces;
+    pieces.reserve(answers.size());
+    for (nb::handle answer : answers) {
+        auto parts = nb::cast<nb::tuple>(answer);
+        const Pieces& one = pieces.emplace_back(Pieces{
+            nb::cast<nb::bytes>(parts[0]), nb::cast<In1<int64_t>>(parts[1]), nb::cast<In2<int64_t>>(parts[2]),
+            nb::cast<In1<float>>(parts[3]), nb::cast<nb::bytes>(parts[4])});
+        if (one.sids.shape(0) != one.positions.shape(0) || one.scores.shape(0) != one.positions.shape(0))
+            throw std::invalid_argument("every ad needs one SID and one score");
     }
-    return nb::bytes(out.data(), out.size());
+    return pieces;
+}
+
+template <typename Ids>
+void append_answer(std::string& out, const Ids& ids, const Pieces& pieces) {
+    const size_t num_ads = pieces.positions.shape(0), length = pieces.sids.shape(1);
+    out.reserve(pieces.before.size() + pieces.after.size() + num_ads * (64 + 6 * length));
+    out.append(pieces.before.c_str(), pieces.before.size()).append("[");
+    for (size_t i = 0; i < num_ads; ++i) {
+        out.append(i == 0 ? "{\"ad_id\":" : ",{\"ad_id\":");
+        append_id(out, ids, checked(ids, pieces.positions.data()[i]));
+        out.append(",\"sid\":[");
+        for (size_t level = 0; level < length; ++level) {
+            if (level != 0) out += ',';
+            append_number(out, pieces.sids.data()[i * length + level]);
+        }
+        out.append("],\"score\":");
+        append_score(out, pieces.scores.data()[i]);
+        out += '}';
+    }
+    out.append("]").append(pieces.after.c_str(), pieces.after.size());
+}
+
+// The answers of a batch, each as bytes. The interpreter is held only while they are allocated.
+template <typename Ids>
+nb::list answers_json(const nb::list& answers, const Ids& ids, int workers) {
+    const std::vector<Pieces> pieces = pieces_of(answers);
+    std::vector<std::string> texts(pieces.size());
+    {
+        nb::gil_scoped_release release;
+        each_in_parallel(pieces.size(), workers,
+                         [&](size_t i) { append_answer(texts[i], ids, pieces[i]); });
+    }
+    nb::list written;
+    std::vector<char*> places;
+    for (const std::string& text : texts) {
+        nb::object bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(text.size())));
+        if (!bytes.is_valid()) throw nb::python_error();
+        places.push_back(PyBytes_AS_STRING(bytes.ptr()));
+        written.append(bytes);
+    }
+    {
+        nb::gil_scoped_release release;  // nobody else has the new bytes yet
+        for (size_t i = 0; i < texts.size(); ++i) std::memcpy(places[i], texts[i].data(), texts[i].size());
+    }
+    return written;
 }
 
 void append_length(std::string& out, size_t length) {
@@ -140,15 +180,12 @@ nb::bytes id_bytes(const Ids& ids, In1<int64_t> positions) {
     return nb::bytes(out.data(), out.size());
 }
 
-nb::bytes text_ads_json(nb::bytes before, In1<uint8_t> text, In1<int64_t> offsets,
-                        In1<int64_t> positions, In2<int64_t> sids, In1<float> scores,
-                        nb::bytes after) {
-    return ads_json(before, TextIds{text, offsets}, positions, sids, scores, after);
+nb::list text_answers_json(nb::list answers, In1<uint8_t> text, In1<int64_t> offsets, int workers) {
+    return answers_json(answers, TextIds{text, offsets}, workers);
 }
 
-nb::bytes integer_ads_json(nb::bytes before, In1<int64_t> values, In1<int64_t> positions,
-                           In2<int64_t> sids, In1<float> scores, nb::bytes after) {
-    return ads_json(before, IntegerIds{values}, positions, sids, scores, after);
+nb::list integer_answers_json(nb::list answers, In1<int64_t> values, int workers) {
+    return answers_json(answers, IntegerIds{values}, workers);
 }
 
 nb::bytes text_id_bytes(In1<uint8_t> text, In1<int64_t> offsets, In1<int64_t> positions) {
@@ -162,10 +199,10 @@ nb::bytes integer_id_bytes(In1<int64_t> values, In1<int64_t> positions) {
 }  // namespace
 
 void bind_answers(nb::module_& module) {
-    module.def("ads_json", &text_ads_json, nb::arg("before"), nb::arg("text"), nb::arg("offsets"),
-               nb::arg("positions"), nb::arg("sids"), nb::arg("scores"), nb::arg("after"));
-    module.def("ads_json", &integer_ads_json, nb::arg("before"), nb::arg("values"),
-               nb::arg("positions"), nb::arg("sids"), nb::arg("scores"), nb::arg("after"));
+    module.def("answers_json", &text_answers_json, nb::arg("answers"), nb::arg("text"),
+               nb::arg("offsets"), nb::arg("workers"));
+    module.def("answers_json", &integer_answers_json, nb::arg("answers"), nb::arg("values"),
+               nb::arg("workers"));
     module.def("id_bytes", &text_id_bytes, nb::arg("text"), nb::arg("offsets"), nb::arg("positions"));
     module.def("id_bytes", &integer_id_bytes, nb::arg("values"), nb::arg("positions"));
 }

@@ -98,13 +98,12 @@ async def _ask(
     """Admit all requests or none, wait for their answers, and stop as soon as nobody waits.
 
     Raises:
-        Overloaded, Draining: if one is not admitted; those before it are cancelled.
+        Overloaded, Draining: if they are not admitted.
         ClientDisconnect: if the client goes.
     """
-    call, tickets = request.state.call, []
+    call = request.state.call
+    tickets = engine.submit_all(raws, call.client, deadline_ms, as_text=True)
     try:
-        for raw in raws:
-            tickets.append(engine.submit(raw, call.client, deadline_ms))
         outcomes = await _outcomes(tickets, request.receive, deadline_ms / 1e3)
     finally:
         for ticket in tickets:

@@ -36,6 +36,7 @@ class Ticket:
         client: whose it is.
         deadline, submitted: in the time of `time.monotonic`.
         trace: whether the answer tells how the search went.
+        as_text: whether the answer comes with its text, written beside those of its batch.
     """
 
     future: Future[Answer]
@@ -44,6 +45,7 @@ class Ticket:
     deadline: float
     submitted: float
     trace: bool = False
+    as_text: bool = False
 
     def cancel(self) -> None:
         """Forget the request: the client is gone. One whose search has begun runs to its end."""

@@ -120,6 +120,43 @@ def test_graces_own_model(matching):
     assert engine.drain()
 
 
+def test_a_group_is_one_batch_though_the_device_was_idle(index):
+    engine = engine_of(index, max_batch=8)
+    found = answers(engine.submit_all([request_of(i) for i in range(8)], as_text=True))
+    assert {answer.batch_size for answer in found} == {8}
+    for i, answer in enumerate(found):
+        plain = engine.submit(request_of(i)).future.result(PATIENCE_S)
+        assert answer.text == answer.to_json() == plain.to_json()
+        assert plain.text is None
+    assert engine.drain()
+
+
+def test_a_group_comes_whole_or_not_at_all(index):
+    model = Held()
+    engine = engine_of(index, model, max_batch=2, max_admitted=6)
+    model.free.clear()
+    running = engine.submit_all([request_of(i) for i in range(2)], client="a")
+    model.await_batch()
+    waiting = engine.submit_all([request_of(i) for i in range(2, 5)], client="a")
+    with pytest.raises(Overloaded):
+        engine.submit_all([request_of(i) for i in range(5, 7)], client="a")
+    assert engine.status()["admitted"] == 5
+    assert engine.counters.requests["overloaded"] == 2
+    waiting += engine.submit_all([request_of(5)], client="a")
+    model.free.set()
+    assert [answer.id for answer in answers(running + waiting)] == list(range(6))
+    assert engine.drain()
+    assert engine.counters.requests["ok"] == 6
+
+
+def test_the_text_of_a_wrong_request_says_what_is_wrong(index):
+    engine = engine_of(index, max_batch=2)
+    wrong, right = answers(engine.submit_all([{"id": 1, "x": 2}, request_of(2)], as_text=True))
+    assert json.loads(wrong.to_json())["error"]["field"] == "x"
+    assert json.loads(right.to_json())["id"] == 2
+    assert engine.drain()
+
+
 def test_a_request_that_breaks_the_parser_fails_alone(index, monkeypatch):
     engine = engine_of(index, max_batch=4, max_wait_ms=PATIENCE_S * 1e3)
     read = grace.Retriever.read

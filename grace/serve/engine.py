@@ -113,7 +113,7 @@ class Engine:
 
     def submit(
         self,
-        raw: dict,
+        raw: dict | bytes,
         client: str = "",
         timeout_ms: float | None = None,
         trace: bool = False,
@@ -124,7 +124,7 @@ class Engine:
 
     def submit_all(
         self,
-        raws: Sequence[dict],
+        raws: Sequence[dict | bytes],
         client: str = "",
         timeout_ms: float | None = None,
         trace: bool = False,
@@ -135,7 +135,8 @@ class Engine:
         As many as a batch holds are one batch where nothing else waits.
 
         Args:
-            raws: each as `Retriever.retrieve` takes it; what is wrong with it is in its answer.
+            raws: each as `Retriever.retrieve` takes it, or as JSON text that is known to be right;
+                what is wrong with it is in its answer.
             client: whose they are; clients take turns.
             timeout_ms: from now to their deadline.
             trace: whether answers tell how the search went.

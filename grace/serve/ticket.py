@@ -32,7 +32,7 @@ class Ticket:
     Attributes:
         future: gives an `Answer`, or raises `Expired`, `Draining`, `Overloaded` (another client's
             turn came first) or what went wrong.
-        raw: the request as it came.
+        raw: the request as it came, or its text.
         client: whose it is.
         deadline, submitted: in the time of `time.monotonic`.
         trace: whether the answer tells how the search went.
@@ -40,7 +40,7 @@ class Ticket:
     """
 
     future: Future[Answer]
-    raw: dict
+    raw: dict | bytes
     client: str
     deadline: float
     submitted: float

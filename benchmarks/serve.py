@@ -3,7 +3,7 @@
     python -m benchmarks.serve --case paper     # on a GPU
     python -m benchmarks.serve --case demo --demo runs/demo
 
-The engine in this process, HTTP where `grace serve` has it (beside a GPU in workers), over loopback,
+The engine in this process, HTTP where `grace serve` has it (beside a GPU in workers), on loopback,
 and `grace load` in other processes on other cores. Case `paper`: GRACE's model with random weights,
 4·10^7 ads on 3·10^7 SIDs drawn as in `benchmarks.exact_arrays`, requests of 64 places and 64 events
 (as many as the model has tokens that start from the newest), on a GPU. Case `demo`: what `grace

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from grace import _native
 from grace.decode import (
     BeamPlan,
     Beams,
@@ -68,6 +69,10 @@ class GeneratorPath:
     def read_plain(self, features: Sequence[object]) -> list[None]:
         """See `Path`; nothing is plain to somebody else's model."""
         return [None] * len(features)
+
+    def read_texts(self, texts: _native.RequestTexts) -> list[None]:
+        """See `Path`."""
+        return [None] * len(texts)
 
     def read(self, features: dict) -> dict:
         """See `Path`; the generator reads them as they are."""
@@ -155,6 +160,10 @@ class StepPath:
     def read_plain(self, features: Sequence[object]) -> list[FeatureRow | None]:
         """See `Path`."""
         return self._model.features.read_plain(features)
+
+    def read_texts(self, texts: _native.RequestTexts) -> list[FeatureRow | None]:
+        """See `Path`."""
+        return self._model.features.read_texts(texts)
 
     def read(self, features: dict) -> FeatureRow:
         """See `Path`."""

@@ -120,7 +120,10 @@ class Retriever:
     # side; the searches of one retriever are in the order of their launches.
 
     def read(self, raws: Sequence[object]) -> list[Request | Exception]:
-        """Check and read requests; in the place of a wrong one stands its `RequestError`."""
+        """Check and read requests, some perhaps `RequestText`.
+
+        In the place of a wrong one stands its `RequestError`.
+        """
         return read_requests(raws, self.index, self._path)
 
     def inputs(self, requests: Sequence[Request]) -> Inputs:

@@ -16,6 +16,7 @@ from grace.errors import GraceError
 from grace.index import Index
 from grace.index.reader import IndexReader
 from grace.retrieve import Retriever
+from grace.retrieve.request import RequestText
 from grace.runtime import Batcher, Cancelled, Closed, Full, Timeline
 from grace.runtime import Expired as WaitedTooLong
 from grace.serve.answer import Answer
@@ -113,7 +114,7 @@ class Engine:
 
     def submit(
         self,
-        raw: dict | bytes,
+        raw: dict | RequestText,
         client: str = "",
         timeout_ms: float | None = None,
         trace: bool = False,
@@ -124,7 +125,7 @@ class Engine:
 
     def submit_all(
         self,
-        raws: Sequence[dict | bytes],
+        raws: Sequence[dict | RequestText],
         client: str = "",
         timeout_ms: float | None = None,
         trace: bool = False,
@@ -135,8 +136,8 @@ class Engine:
         As many as a batch holds are one batch where nothing else waits.
 
         Args:
-            raws: each as `Retriever.retrieve` takes it, or as JSON text that is known to be right;
-                what is wrong with it is in its answer.
+            raws: each as `Retriever.retrieve` takes it, or its text; what is wrong with it is in
+                its answer.
             client: whose they are; clients take turns.
             timeout_ms: from now to their deadline.
             trace: whether answers tell how the search went.

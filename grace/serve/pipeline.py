@@ -6,13 +6,11 @@ may be under way at once. On a GPU compute only launches; post sleeps until the 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-import orjson
 import torch
 
 from grace.errors import ConfigError, RequestError
@@ -142,15 +140,14 @@ class Pipeline:
         """Read the requests of the tickets that are still wanted; settle all others."""
         wanted = [ticket for ticket in job.tickets if not self._is_late(ticket)]
         job.tickets = []
-        raws = [_parsed(ticket.raw) for ticket in wanted]
-        outcomes = self.retriever.read(raws)
-        for ticket, raw, outcome in zip(wanted, raws, outcomes, strict=True):
+        outcomes = self.retriever.read([ticket.raw for ticket in wanted])
+        for ticket, outcome in zip(wanted, outcomes, strict=True):
             if isinstance(outcome, Request):
                 job.tickets.append(ticket)
                 job.requests.append(outcome)
             elif isinstance(outcome, RequestError):
                 nothing = Found.nothing(self.retriever.index.num_levels, outcome)
-                self._settle(ticket, self._answer(job, ticket, readable_id(raw), nothing))
+                self._settle(ticket, self._answer(job, ticket, readable_id(ticket.raw), nothing))
             else:  # whatever it is, its neighbours go on
                 self._settle(ticket, outcome)
 
@@ -245,16 +242,6 @@ class Pipeline:
     def _settle(self, ticket: Ticket, outcome: Answer | Exception) -> None:
         if self._owner.claim(ticket):
             self._owner.settle(ticket, outcome)
-
-
-def _parsed(raw: dict | bytes) -> object:
-    """Return a request; a text of one has been checked by whoever took it in."""
-    if not isinstance(raw, bytes):
-        return raw
-    try:
-        return orjson.loads(raw)
-    except orjson.JSONDecodeError:  # what only the slower parser reads, such as half a surrogate
-        return json.loads(raw)
 
 
 def is_of_device(error: Exception) -> bool:

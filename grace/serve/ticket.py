@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from grace.errors import GraceError
+from grace.retrieve.request import RequestText
 from grace.serve.answer import Answer
 
 
@@ -40,7 +41,7 @@ class Ticket:
     """
 
     future: Future[Answer]
-    raw: dict | bytes
+    raw: dict | RequestText
     client: str
     deadline: float
     submitted: float

@@ -157,6 +157,6 @@ def _outcomes(frame: Frame) -> list[Told | Fault]:
         else:
             error = part["error"] and RequestError(*part["error"])
             outcomes.append(
-                Told(part["version"], part["batch_size"], part["stages_ms"], error, text)
+                Told(part["version"], part["batch_size"], part["stages_ms"], error, bytes(text))
             )
     return outcomes

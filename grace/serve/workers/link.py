@@ -17,6 +17,7 @@ from functools import partial
 
 from starlette.types import ASGIApp, Message
 
+from grace.retrieve.request import RequestText
 from grace.serve.answer import Answer
 from grace.serve.engine import Engine, Ticket
 from grace.serve.faults import Fault, fault_of
@@ -98,7 +99,7 @@ class Link:
 
     def _ask(self, frame: Frame) -> None:
         head, number = frame.head, frame.number
-        texts = split(frame.body, head["sizes"])
+        texts = [RequestText(text) for text in split(frame.body, head["sizes"])]
         try:
             tickets = self._engine.submit_all(
                 texts, head["client"], head["timeout_ms"], as_text=True

@@ -55,11 +55,11 @@ def pack(kind: Kind, number: int, head: object, bodies: Sequence[bytes] = ()) ->
     return [_HEAD.pack(size, kind, number, len(text)) + text, *bodies]
 
 
-def split(body: memoryview, sizes: Iterable[int]) -> list[bytes]:
+def split(body: memoryview, sizes: Iterable[int]) -> list[memoryview]:
     """Return the texts that a body holds, by their lengths."""
     parts, at = [], 0
     for size in sizes:
-        parts.append(bytes(body[at : at + size]))
+        parts.append(body[at : at + size])
         at += size
     return parts
 

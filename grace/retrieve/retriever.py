@@ -165,7 +165,8 @@ class Retriever:
         inputs = self.inputs(requests)
         encode_ms = (time.perf_counter() - start) * 1e3
         searching = self.launch(requests, inputs, trace)
-        searching.stages["prefill"] += encode_ms
+        stages = searching.stages
+        stages["prefill"] = stages.get("prefill", 0.0) + encode_ms
         found, traces = self.find(requests, searching, searching.wait(), trace)
         return [
             Result.of(request.id, one, self.index, how)

@@ -17,11 +17,12 @@ import uvloop
 
 from grace.serve import Engine, Ticket
 from grace.serve.app import build_app
+from grace.serve.collector import leave_alone_what_stays
 from grace.serve.config import HttpConfig, IndexConfig, ModelConfig, ServeConfig, TelemetryConfig
 from grace.serve.listening import Listener, bind, listen
 from grace.serve.metrics import Metrics
 from grace.serve.retrieve import PATH
-from grace.serve.server import SWITCH_S, leave_alone_what_stays
+from grace.serve.server import SWITCH_S
 from grace.serve.workers import start_workers
 
 

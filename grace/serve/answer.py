@@ -88,5 +88,8 @@ def write_json(answers: Sequence[Answer]) -> list[bytes]:
     return _native.answers_json(pieces, *ids, torch.get_num_threads())
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def _json(value: dict) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return _ENCODER.encode(value).encode()

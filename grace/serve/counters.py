@@ -110,7 +110,8 @@ class Counts:
             for funnel in funnels:
                 for name, count in funnel.items():
                     if name == "dropped":
-                        self._dropped.update(count)
+                        for reason, dropped in count.items():
+                            self._dropped[reason] += dropped
                     else:
                         self._funnel[name] += count
 

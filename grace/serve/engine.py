@@ -162,7 +162,8 @@ class Engine:
         except Full:
             self._counts.note_outcome("overloaded", len(tickets))
             raise self._overloaded() from None
-        if len(self._batcher) >= self.options.max_batch:
+        # Where none may form, whoever makes room for one wakes the batcher.
+        if len(self._batcher) >= self.options.max_batch and self._may_form():
             self._batcher.wake()
         return tickets
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import signal
 import sys
@@ -19,6 +18,7 @@ from grace.errors import ConfigError
 from grace.index.history import CURRENT
 from grace.serve.admin import build_admin_app
 from grace.serve.app import build_app
+from grace.serve.collector import leave_alone_what_stays
 from grace.serve.config import ServeConfig
 from grace.serve.engine import Engine
 from grace.serve.kserve.grpc import start_server
@@ -102,18 +102,6 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> bool:
             starts.append(start_admin)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(engine, config, starts, announce))
-
-
-def leave_alone_what_stays() -> None:
-    """Let the garbage collector look at requests only, not at all that was loaded for them.
-
-    A full collection walks every object and stops every thread: with torch, a model and an index in
-    memory that is tens of milliseconds, in the middle of answers. What stays is found once, here,
-    and never looked at again; what is new is counted in more objects than a few requests are.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 20)
 
 
 def check_machine(config: ServeConfig) -> None:

@@ -65,10 +65,10 @@ class Link:
 
     def serve(self) -> None:
         """Do what the worker asks until it is gone; then forget what it had asked."""
-        unpacker = Unpacker()
+        unpacker, room = Unpacker(), memoryview(bytearray(_READ_BYTES))
         try:
-            while data := self._end.recv(_READ_BYTES):
-                for frame in unpacker.feed(data):
+            while size := self._end.recv_into(room):
+                for frame in unpacker.feed(room[:size]):
                     self._take(frame)
         except OSError as error:
             _log.debug("the socket of an HTTP worker failed", exc_info=error)

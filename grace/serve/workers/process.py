@@ -12,6 +12,7 @@ from dataclasses import replace
 import uvloop
 
 from grace.serve.calls import Observer
+from grace.serve.collector import leave_alone_what_stays
 from grace.serve.config import ServeConfig
 from grace.serve.config_file import make_config
 from grace.serve.listening import listen
@@ -68,6 +69,7 @@ async def _serve(
     share = replace(http, max_connections=-(-http.max_connections // workers))
     tls = tls_context(http.tls_cert, http.tls_key)
     listener = await listen("http", app, listening, share, tls)
+    leave_alone_what_stays()
     engine.tell(Kind.READY)
     ends = [asyncio.create_task(engine.stop.wait()), asyncio.create_task(engine.lost.wait())]
     await asyncio.wait([*ends, listener.failed], return_when="FIRST_COMPLETED")

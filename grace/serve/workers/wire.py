@@ -70,7 +70,7 @@ class Unpacker:
     def __init__(self) -> None:
         self._waiting = bytearray()
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes | memoryview) -> list[Frame]:
         """Return the frames that are whole now."""
         self._waiting += data
         frames, at = [], 0

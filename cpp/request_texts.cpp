@@ -1,9 +1,8 @@
-// Requests as JSON texts: read in one call for a batch, on threads that need no interpreter.
+// Requests as JSON texts: read in one call for a batch, some ten microseconds each.
 
 #include "request_texts.h"
 
 #include "plain.h"
-#include "threads.h"
 
 namespace {
 
@@ -29,7 +28,7 @@ bool take_apart(const json::Node* root, RequestParts& parts) {
 
 }  // namespace
 
-RequestTexts::RequestTexts(nb::list texts, int workers)
+RequestTexts::RequestTexts(nb::list texts)
     : documents_(new json::Document[texts.size()]), parts_(texts.size()) {
     std::vector<std::string_view> views;
     for (nb::handle text : texts) {
@@ -38,11 +37,11 @@ RequestTexts::RequestTexts(nb::list texts, int workers)
         views.emplace_back(bytes.c_str(), bytes.size());
     }
     nb::gil_scoped_release release;
-    each_in_parallel(parts_.size(), workers, [&](size_t i) {
+    for (size_t i = 0; i < parts_.size(); ++i) {
         RequestParts parts;
         parts.plain = documents_[i].read(views[i]) && take_apart(documents_[i].root(), parts);
         if (parts.plain) parts_[i] = parts;
-    });
+    }
 }
 
 nb::object object_of(const json::Node* value) {
@@ -70,7 +69,7 @@ nb::list RequestTexts::heads() const {
 
 void bind_request_texts(nb::module_& module) {
     nb::class_<RequestTexts>(module, "RequestTexts")
-        .def(nb::init<nb::list, int>(), nb::arg("texts"), nb::arg("workers"))
+        .def(nb::init<nb::list>(), nb::arg("texts"))
         .def("__len__", &RequestTexts::size)
         .def("heads", &RequestTexts::heads);
 }

@@ -15,8 +15,8 @@ struct RequestParts {
 
 class RequestTexts {
 public:
-    // Reads texts, bytes each, on that many threads; the interpreter is not held.
-    RequestTexts(nb::list texts, int workers);
+    // Reads texts, bytes each; the interpreter is not held.
+    explicit RequestTexts(nb::list texts);
 
     size_t size() const { return parts_.size(); }
     const RequestParts& operator[](size_t i) const { return parts_[i]; }

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from grace import _native
 from grace.catalog.values import checked_text, describe
 from grace.errors import RequestError
@@ -74,7 +72,7 @@ def _read_objects(raws: list[object], index: Index, model: Path) -> list[Request
 
 
 def _read_texts(texts: list[RequestText], index: Index, model: Path) -> list[Request | Exception]:
-    read = _native.RequestTexts(texts, torch.get_num_threads())
+    read = _native.RequestTexts(texts)
     parts = zip(texts, read.heads(), index.compile_texts(read), model.read_texts(read), strict=True)
     return [
         Request(head[0], targeting, features, head[1])

@@ -264,7 +264,7 @@ def test_what_clients_send_is_plain(kind):
         RequestText(json.dumps({"id": 1, "at": None} | raw).encode()),
         RequestText(b'{"id":""}'),
     ]
-    read = _native.RequestTexts(texts, 2)
+    read = _native.RequestTexts(texts)
     assert read.heads() == [(1, None), ("", None)]
     assert index.compile_texts(read).count(None) == 0
     assert READERS[kind].read_texts(read).count(None) == 0
@@ -295,11 +295,11 @@ def damaged(draw) -> bytes:
     return bytes(text)
 
 
-@given(st.lists(damaged() | st.binary(max_size=9), max_size=4), st.integers(1, 3))
-@example([b'{"id":1,"top_k":0}' + b" " * 9, b"", b"{", b'{"id":"\\ud83d\\ude00"}'], 2)
-@example([b'{"id":' + b"[" * 200, b'{"id":1,"at":' + b"[" * 63 + b"]" * 63 + b"}"], 1)
-def test_a_text_that_is_plain_is_json_and_says_what_python_finds(texts, threads):
-    heads = _native.RequestTexts(list(map(RequestText, texts)), threads).heads()
+@given(st.lists(damaged() | st.binary(max_size=9), max_size=4))
+@example([b'{"id":1,"top_k":0}' + b" " * 9, b"", b"{", b'{"id":"\\ud83d\\ude00"}'])
+@example([b'{"id":' + b"[" * 200, b'{"id":1,"at":' + b"[" * 63 + b"]" * 63 + b"}"])
+def test_a_text_that_is_plain_is_json_and_says_what_python_finds(texts):
+    heads = _native.RequestTexts(list(map(RequestText, texts))).heads()
     for text, head in zip(texts, heads, strict=True):
         if head is None:
             continue

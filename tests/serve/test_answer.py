@@ -119,7 +119,7 @@ def test_arrays_of_different_lengths(sids, scores):
         _native.answers_json([(b"", *arrays, b"")], np.array([5]), 1)
 
 
-@pytest.mark.parametrize("threads", [1, 3, 9])
+@pytest.mark.parametrize("threads", [1, 3, 32])
 def test_a_batch_is_written_as_its_answers_are(threads, monkeypatch):
     monkeypatch.setattr("torch.get_num_threads", lambda: threads)
     sizes = (0, 1, 300, 2, 0, 77)

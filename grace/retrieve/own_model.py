@@ -38,6 +38,8 @@ class OwnModel:
         steps: the decoder.
         num_context: T.
         device: where it runs.
+        has_own_encoder: whether the encoder is as Grace made it. One that somebody has changed, by
+            a hook or a module of their own, may do what no graph repeats.
     """
 
     def __init__(self, model: EncoderDecoder, index: Index, device: str, precision: str):
@@ -55,6 +57,11 @@ class OwnModel:
                 "free; end what else uses its memory, or use device 'cpu'"
             ) from None
         self.num_context = model.config.num_context_tokens
+        self.has_own_encoder = all(
+            type(module).__module__.startswith(("grace.model.", "torch.nn."))
+            and not (module._forward_hooks or module._forward_pre_hooks)
+            for module in model.encoder.modules()
+        )
 
     def encode(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return contexts, float32 `[B, T, model_dim]`.

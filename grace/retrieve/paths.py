@@ -156,8 +156,8 @@ class StepPath:
         else:
             trie, self._matcher = index.trie, HostMatcher(index, matching, plan.widths)
         # On a GPU the encoder's launches, hundreds of small ones, cost more than what they compute.
-        on_gpu = torch.device(device).type == "cuda"
-        source = FixedInputs(model, fitting_buckets(max_batch)[-1]) if on_gpu else None
+        in_graph = torch.device(device).type == "cuda" and model.has_own_encoder
+        source = FixedInputs(model, fitting_buckets(max_batch)[-1]) if in_graph else None
         search_of = partial(
             StepSearch, model.steps, trie, self._matcher, plan, max_batch, model.num_context,
             table_bytes=table_bytes,

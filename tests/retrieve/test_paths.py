@@ -325,6 +325,16 @@ def test_a_search_that_encodes_finds_what_one_after_the_encoder_finds(matching):
         assert found(encoding.retrieve(some)) == found(plain.retrieve(some))
 
 
+def test_an_encoder_that_somebody_changed_is_in_no_graph():
+    index = small_index()
+    assert OwnModel(small_model(), index, "cpu", "float32").has_own_encoder
+    hooked, other = small_model(), small_model()
+    hooked.encoder.layers[0].register_forward_hook(lambda module, given, out: None)
+    other.encoder.context.query_norm = Adapted(other.encoder.context.query_norm)
+    for model in (hooked, other):
+        assert not OwnModel(model, index, "cpu", "float32").has_own_encoder
+
+
 def test_where_the_encoder_cannot_be_captured_it_is_launched_as_it_is(monkeypatch, caplog):
     made = []
 

@@ -29,6 +29,7 @@ from strategies import MODES, Case
 from test_faults_rows import SCHEMA, good_rows
 
 import grace
+from grace.retrieve.request import RequestText
 from grace.serve import Draining, Engine, EngineOptions, Expired, Overloaded
 
 WRONG = (
@@ -117,6 +118,21 @@ def test_graces_own_model(matching):
         if answer.trace is not None:
             assert answer.trace.steps == result.trace.steps
             assert answer.trace.matching == result.trace.matching
+    assert engine.drain()
+
+
+def test_texts_are_answered_as_the_requests_they_hold():
+    index, draw = small_index(), np.random.default_rng(1)
+    raws = [{"id": i, "features": random_features(draw)} for i in range(6)]
+    raws += [{"id": 6, "features": {"age": "old"}}, {"features": {}}, {"id": "é", "at": None}]
+    engine = engine_of(index, small_model(), grace.BeamPlan((1, 5, 20), 40), max_batch=16)
+    texts = [RequestText(json.dumps(raw).encode()) for raw in raws]
+    mixed = [text if i % 3 else raw for i, (raw, text) in enumerate(zip(raws, texts, strict=True))]
+    plain, *others = (  # batch by batch: one of another size may round otherwise
+        [one.to_json() for one in answers(engine.submit_all(some, as_text=True))]
+        for some in (raws, texts, mixed)
+    )
+    assert others == [plain, plain]
     assert engine.drain()
 
 

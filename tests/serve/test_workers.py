@@ -5,13 +5,16 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
+from http.client import HTTPSConnection
 from pathlib import Path
 
 import pytest
+import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 from web_cases import REQUEST, TOKEN, config, save_artefacts, served, small_engine
@@ -258,6 +261,31 @@ def test_a_worker_that_dies_loses_its_own_connections_and_is_started_again(both,
     assert "died with -9; its connections are lost" in caplog.text
 
 
+def test_tls_is_the_workers_and_connections_are_shared_out(shared, tmp_path):
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    issued.cert_chain_pems[0].write_to_path(cert)
+    issued.private_key_pem.write_to_path(key)
+    made = config(http={"tls_cert": cert, "tls_key": key, "workers": 1, "max_connections": 2})
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    with worked(shared[0], made) as port:
+        held = [HTTPSConnection("127.0.0.1", port, context=context, timeout=20) for _ in range(3)]
+        for path in ("/v1/retrieve", "/v1/health/live"):
+            for connection in held[:2]:
+                body = request_of() if path == "/v1/retrieve" else None
+                connection.request("POST" if body else "GET", path, body, JSON)
+                response = connection.getresponse()
+                assert response.status == 200
+                assert "max-age" in response.headers["strict-transport-security"]
+                response.read()
+        held[2].request("GET", "/v1/health/live")
+        assert held[2].getresponse().status == 503
+        for connection in held:
+            connection.close()
+
+
 def test_how_many_there_are_by_default(monkeypatch):
     cores = set(range(16))
     monkeypatch.setattr("os.sched_getaffinity", lambda _: cores)
@@ -306,7 +334,7 @@ def test_workers_end_with_the_engine(tmp_path, number):
     ports = ["--port", "0", "--grpc-port", "0", "--admin-port", "0", "--workers", "1"]
     with subprocess.Popen(
         [sys.executable, "-m", "grace", "serve", *map(str, folders), *ports],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        stdout=subprocess.PIPE, stderr=(tmp_path / "log").open("w"), text=True,
     ) as process:  # fmt: skip
         try:
             lines = [process.stdout.readline(), process.stdout.readline()]
@@ -323,6 +351,14 @@ def test_workers_end_with_the_engine(tmp_path, number):
         finally:
             process.kill()
     await_that(lambda: not Path(f"/proc/{worker}").exists() or is_zombie(worker))
+    lines = map(json.loads, (tmp_path / "log").read_text().splitlines())
+    told = {line["message"]: line for line in lines}
+    call = told["POST /v1/retrieve"]
+    assert (call["request_id"], call["status"], call["batch_size"]) == ("r", 200, 1)
+    assert list(call["stages_ms"]) == ["queue", "input", "compute", "post"]
+    assert ("the engine's process is gone, so this HTTP worker ends" in told) == (
+        number == signal.SIGKILL
+    )
     with pytest.raises(ConnectionError):
         exchange(port, "GET", "/v1/health/live")
 

@@ -3,11 +3,11 @@
     python -m benchmarks.serve --case paper     # on a GPU
     python -m benchmarks.serve --case demo --demo runs/demo
 
-`grace serve`'s application in this process, over loopback, and `grace load` in other processes on
-other cores. Case `paper`: GRACE's model with random weights, 4·10^7 ads on 3·10^7 SIDs drawn as in
-`benchmarks.exact_arrays`, requests of 64 places and 64 events (as many as the model has tokens that
-start from the newest), on a GPU. Case `demo`: what `grace demo` trained, on a CPU. docs/load.md
-says what the metrics are.
+The engine in this process, HTTP where `grace serve` has it (beside a GPU in workers), on loopback,
+and `grace load` in other processes on other cores. Case `paper`: GRACE's model with random weights,
+4·10^7 ads on 3·10^7 SIDs drawn as in `benchmarks.exact_arrays`, requests of 64 places and 64 events
+(as many as the model has tokens that start from the newest), on a GPU. Case `demo`: what `grace
+demo` trained, on a CPU. docs/load.md says what the metrics are.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict]:
     parser.add_argument("--open", help="requests a second, such as 1200")
     parser.add_argument("--wait-ms", type=float, default=2.0, help="for a batch to fill")
     parser.add_argument("--contexts", type=int, default=3, help="batches in flight")
+    parser.add_argument("--workers", type=int, help="for HTTP; by default as `grace serve`")
     parser.add_argument("--events", type=int, default=64, help="of a history, case paper")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--small", action="store_true", help="tiny sizes, nothing saved")
@@ -151,6 +152,9 @@ class Measurement:
         note(f"{self._world.counts}")
         requests = self._world.write_requests(folder / "requests.jsonl")
         self._server_cores, cores = split_cores()
+        self._workers = options.workers
+        if self._workers is None:
+            self._workers = min(len(self._server_cores) // 3, 4) if on_gpu else 0
         plan = self._plan
         self._generator = Generator(
             requests, cores, plan.seconds, plan.warmup, plan.mean_ms, plan.p99_ms
@@ -170,8 +174,8 @@ class Measurement:
             device=self._device, precision=variant.precision,
         )  # fmt: skip
         note(f"{variant.name}: ready")
-        with served(engine, self._server_cores) as (url, watch):
-            warm(engine, world.requests)
+        warm(engine, world.requests)
+        with served(engine, self._server_cores, self._workers) as (url, watch):
             yield from self._full_rows(engine, variant)
             note(f"{variant.name}: batches alone")
             if variant.loaded:
@@ -196,9 +200,7 @@ class Measurement:
         for number in range(self._plan.batches):
             first = number * size % len(self._world.requests)
             began = time.perf_counter()
-            tickets = [
-                engine.submit(request) for request in self._world.requests[first : first + size]
-            ]
+            tickets = engine.submit_all(self._world.requests[first : first + size], as_text=True)
             answers = [ticket.future.result() for ticket in tickets]
             times_ms.append((time.perf_counter() - began) * 1e3)
             stages.append(answers[-1].stages_ms)
@@ -223,7 +225,7 @@ class Measurement:
         """One level more, with threads sampled and passages noted: it may be a little slower."""
         case, on_gpu = self._case, self._device == "cuda"
         warmup = self._plan.warmup + (TRACE_S if on_gpu else 0.0)
-        watch.passages.clear()
+        watch.clear()
         watch.on = True
         process = self._generator.start(url, [in_flight], warmup=warmup)
         while not watch.passages and process.poll() is None:
@@ -232,13 +234,15 @@ class Measurement:
         time.sleep(self._plan.warmup)
         busy = kernel_share() if on_gpu else None  # before the window: tracing takes time
         time.sleep(max(opens - time.monotonic(), 0))
+        watch.calls_ms.clear()
         with Sampler(on_gpu) as sampler:
             time.sleep(self._plan.seconds / 2)
         (level,) = result(process)["levels"]
         watch.on = False
         passages = [each for each in watch.passages if each.began >= opens]
-        counts = {"in_flight": in_flight}
-        yield from passage_rows(case, name, passages, level["mean_ms"], counts)
+        counts = {"in_flight": in_flight, "http_workers": self._workers}
+        calls_ms, mean_ms = watch.calls_ms, level["mean_ms"]
+        yield from passage_rows(case, name, passages, calls_ms, mean_ms, counts)
         for kind, share in sampler.shares().items():
             yield record.row(case, name, f"wall time in {kind}", "rate", share, counts=counts)
         yield record.row(case, name, "cores in use", "ratio", sampler.cores, counts=counts)
@@ -249,7 +253,7 @@ class Measurement:
 def warm(engine: Engine, requests: Sequence[dict]) -> None:
     """Answer batches of every size, so that nothing is captured or compiled later."""
     for size in range(1, engine.options.max_batch + 1):
-        for ticket in [engine.submit(request) for request in requests[:size]]:
+        for ticket in engine.submit_all(requests[:size], as_text=True):
             ticket.future.result()
 
 

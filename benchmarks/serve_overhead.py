@@ -114,7 +114,7 @@ def drive(
 
     def submit(raw: dict) -> None:
         began = time.perf_counter()
-        future = engine.submit(raw).future
+        future = engine.submit(raw, as_text=True).future
         future.add_done_callback(lambda future: finished.put((began, future)))
 
     for raw in islice(rest, concurrency):

@@ -6,11 +6,13 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 
 #include "arrays.h"
+#include "threads.h"
 
 namespace {
 
@@ -32,44 +34,69 @@ struct IntegerIds {
     int64_t size() const { return static_cast<int64_t>(values.shape(0)); }
 };
 
+constexpr size_t kMostDigits = 20, kMostScore = 20;  // characters of an int64, of a float32
+
+// A text that is being written. Nothing is checked as it grows: whoever makes it says the most it takes.
+class Text {
+public:
+    Text() = default;
+    explicit Text(size_t most) : begin_(new char[most]), end_(begin_.get()) {}
+
+    void add(std::string_view piece) {
+        std::memcpy(end_, piece.data(), piece.size());
+        end_ += piece.size();
+    }
+    void add(char c) { *end_++ = c; }
+    template <typename Number>
+    void add_number(Number value) {
+        end_ = std::to_chars(end_, end_ + kMostDigits, value).ptr;
+    }
+    // The shortest that reads back as the same float32, and as a float where a reader tells them from
+    // integers.
+    void add_score(float score) {
+        if (!std::isfinite(score)) throw std::invalid_argument("JSON holds finite scores only");
+        const char* first = end_;
+        add_number(score);
+        if (std::string_view(first, static_cast<size_t>(end_ - first)).find_first_of(".e") == std::string::npos)
+            add(".0");
+    }
+
+    size_t size() const { return static_cast<size_t>(end_ - begin_.get()); }
+    const char* data() const { return begin_.get(); }
+
+private:
+    std::unique_ptr<char[]> begin_;
+    char* end_ = nullptr;
+};
+
+// A JSON string. The text is UTF-8 as it stands in the index, so only what JSON reserves is escaped.
+void add_id(Text& out, const TextIds& ids, int64_t ad) {
+    constexpr char kHex[] = "0123456789abcdef";
+    out.add('"');
+    for (const char c : ids[ad]) {
+        const auto byte = static_cast<unsigned char>(c);
+        if (c == '"' || c == '\\') {
+            out.add('\\');
+            out.add(c);
+        } else if (byte < 0x20) {
+            out.add("\\u00");
+            out.add(kHex[byte >> 4]);
+            out.add(kHex[byte & 15]);
+        } else {
+            out.add(c);
+        }
+    }
+    out.add('"');
+}
+void add_id(Text& out, const IntegerIds& ids, int64_t ad) { out.add_number(ids.values.data()[ad]); }
+
+size_t most_of_id(const TextIds& ids, int64_t ad) { return 6 * ids[ad].size() + 2; }
+size_t most_of_id(const IntegerIds&, int64_t) { return kMostDigits; }
+
 template <typename Number>
 void append_number(std::string& out, Number value) {
     char digits[32];
     out.append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
-}
-
-// The shortest text that reads back as the same float32, and as a float where a reader tells them
-// from integers.
-void append_score(std::string& out, float score) {
-    if (!std::isfinite(score)) throw std::invalid_argument("JSON holds finite scores only");
-    const size_t before = out.size();
-    append_number(out, score);
-    if (out.find_first_of(".e", before) == std::string::npos) out += ".0";
-}
-
-// A JSON string. The text is UTF-8 as it stands in the index, so only what JSON reserves is escaped.
-void append_text(std::string& out, std::string_view text) {
-    constexpr char kHex[] = "0123456789abcdef";
-    out += '"';
-    for (const char c : text) {
-        const auto byte = static_cast<unsigned char>(c);
-        if (c == '"' || c == '\\') {
-            out += '\\';
-            out += c;
-        } else if (byte < 0x20) {
-            out += "\\u00";
-            out += kHex[byte >> 4];
-            out += kHex[byte & 15];
-        } else {
-            out += c;
-        }
-    }
-    out += '"';
-}
-
-void append_id(std::string& out, const TextIds& ids, int64_t ad) { append_text(out, ids[ad]); }
-void append_id(std::string& out, const IntegerIds& ids, int64_t ad) {
-    append_number(out, ids.values.data()[ad]);
 }
 
 template <typename Ids>
@@ -78,34 +105,80 @@ int64_t checked(const Ids& ids, int64_t ad) {
     return ad;
 }
 
-// [{"ad_id": …, "sid": […], "score": …}, …] between two pieces that the caller has made.
-template <typename Ids>
-nb::bytes ads_json(nb::bytes before, const Ids& ids, In1<int64_t> positions, In2<int64_t> sids,
-                   In1<float> scores, nb::bytes after) {
-    const size_t num_ads = positions.shape(0), length = sids.shape(1);
-    if (sids.shape(0) != num_ads || scores.shape(0) != num_ads)
-        throw std::invalid_argument("every ad needs one SID and one score");
-    std::string out;
-    {
-        const std::string_view head(before.c_str(), before.size()), tail(after.c_str(), after.size());
-        nb::gil_scoped_release release;
-        out.reserve(head.size() + tail.size() + num_ads * (64 + 6 * length));
-        out.append(head).append("[");
-        for (size_t i = 0; i < num_ads; ++i) {
-            out.append(i == 0 ? "{\"ad_id\":" : ",{\"ad_id\":");
-            append_id(out, ids, checked(ids, positions.data()[i]));
-            out.append(",\"sid\":[");
-            for (size_t level = 0; level < length; ++level) {
-                if (level != 0) out += ',';
-                append_number(out, sids.data()[i * length + level]);
-            }
-            out.append("],\"score\":");
-            append_score(out, scores.data()[i]);
-            out += '}';
-        }
-        out.append("]").append(tail);
+// The pieces of one answer: [{"ad_id": …, "sid": […], "score": …}, …] comes between two that the caller
+// has made.
+struct Pieces {
+    nb::bytes before;
+    In1<int64_t> positions;
+    In2<int64_t> sids;
+    In1<float> scores;
+    nb::bytes after;
+};
+
+std::vector<Pieces> pieces_of(const nb::list& answers) {
+    std::vector<Pieces> pieces;
+    pieces.reserve(answers.size());
+    for (nb::handle answer : answers) {
+        auto parts = nb::cast<nb::tuple>(answer);
+        const Pieces& one = pieces.emplace_back(Pieces{
+            nb::cast<nb::bytes>(parts[0]), nb::cast<In1<int64_t>>(parts[1]), nb::cast<In2<int64_t>>(parts[2]),
+            nb::cast<In1<float>>(parts[3]), nb::cast<nb::bytes>(parts[4])});
+        if (one.sids.shape(0) != one.positions.shape(0) || one.scores.shape(0) != one.positions.shape(0))
+            throw std::invalid_argument("every ad needs one SID and one score");
     }
-    return nb::bytes(out.data(), out.size());
+    return pieces;
+}
+
+template <typename Ids>
+Text text_of(const Ids& ids, const Pieces& pieces) {
+    constexpr std::string_view kAd = ",{\"ad_id\":", kSid = ",\"sid\":[", kScore = "],\"score\":";
+    const size_t num_ads = pieces.positions.shape(0), length = pieces.sids.shape(1);
+    const size_t around = kAd.size() + kSid.size() + kScore.size() + 1;
+    size_t most = pieces.before.size() + pieces.after.size() + 2;
+    most += num_ads * (around + length * (kMostDigits + 1) + kMostScore);
+    for (size_t i = 0; i < num_ads; ++i) most += most_of_id(ids, checked(ids, pieces.positions.data()[i]));
+    Text out(most);
+    out.add({pieces.before.c_str(), pieces.before.size()});
+    out.add('[');
+    for (size_t i = 0; i < num_ads; ++i) {
+        out.add(i == 0 ? kAd.substr(1) : kAd);
+        add_id(out, ids, pieces.positions.data()[i]);
+        out.add(kSid);
+        for (size_t level = 0; level < length; ++level) {
+            if (level != 0) out.add(',');
+            out.add_number(pieces.sids.data()[i * length + level]);
+        }
+        out.add(kScore);
+        out.add_score(pieces.scores.data()[i]);
+        out.add('}');
+    }
+    out.add(']');
+    out.add({pieces.after.c_str(), pieces.after.size()});
+    return out;
+}
+
+// The answers of a batch, each as bytes. The interpreter is held only while they are allocated.
+template <typename Ids>
+nb::list answers_json(const nb::list& answers, const Ids& ids, int workers) {
+    const std::vector<Pieces> pieces = pieces_of(answers);
+    std::vector<Text> texts(pieces.size());
+    {
+        nb::gil_scoped_release release;
+        each_in_parallel(pieces.size(), workers, [&](size_t i) { texts[i] = text_of(ids, pieces[i]); });
+    }
+    nb::list written;
+    std::vector<char*> places;
+    for (const Text& text : texts) {
+        nb::object bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(text.size())));
+        if (!bytes.is_valid()) throw nb::python_error();
+        places.push_back(PyBytes_AS_STRING(bytes.ptr()));
+        written.append(bytes);
+    }
+    {
+        nb::gil_scoped_release release;  // nobody else has the new bytes yet
+        for (size_t i = 0; i < texts.size(); ++i) std::memcpy(places[i], texts[i].data(), texts[i].size());
+    }
+    return written;
 }
 
 void append_length(std::string& out, size_t length) {
@@ -140,15 +213,12 @@ nb::bytes id_bytes(const Ids& ids, In1<int64_t> positions) {
     return nb::bytes(out.data(), out.size());
 }
 
-nb::bytes text_ads_json(nb::bytes before, In1<uint8_t> text, In1<int64_t> offsets,
-                        In1<int64_t> positions, In2<int64_t> sids, In1<float> scores,
-                        nb::bytes after) {
-    return ads_json(before, TextIds{text, offsets}, positions, sids, scores, after);
+nb::list text_answers_json(nb::list answers, In1<uint8_t> text, In1<int64_t> offsets, int workers) {
+    return answers_json(answers, TextIds{text, offsets}, workers);
 }
 
-nb::bytes integer_ads_json(nb::bytes before, In1<int64_t> values, In1<int64_t> positions,
-                           In2<int64_t> sids, In1<float> scores, nb::bytes after) {
-    return ads_json(before, IntegerIds{values}, positions, sids, scores, after);
+nb::list integer_answers_json(nb::list answers, In1<int64_t> values, int workers) {
+    return answers_json(answers, IntegerIds{values}, workers);
 }
 
 nb::bytes text_id_bytes(In1<uint8_t> text, In1<int64_t> offsets, In1<int64_t> positions) {
@@ -162,10 +232,10 @@ nb::bytes integer_id_bytes(In1<int64_t> values, In1<int64_t> positions) {
 }  // namespace
 
 void bind_answers(nb::module_& module) {
-    module.def("ads_json", &text_ads_json, nb::arg("before"), nb::arg("text"), nb::arg("offsets"),
-               nb::arg("positions"), nb::arg("sids"), nb::arg("scores"), nb::arg("after"));
-    module.def("ads_json", &integer_ads_json, nb::arg("before"), nb::arg("values"),
-               nb::arg("positions"), nb::arg("sids"), nb::arg("scores"), nb::arg("after"));
+    module.def("answers_json", &text_answers_json, nb::arg("answers"), nb::arg("text"),
+               nb::arg("offsets"), nb::arg("workers"));
+    module.def("answers_json", &integer_answers_json, nb::arg("answers"), nb::arg("values"),
+               nb::arg("workers"));
     module.def("id_bytes", &text_id_bytes, nb::arg("text"), nb::arg("offsets"), nb::arg("positions"));
     module.def("id_bytes", &integer_id_bytes, nb::arg("values"), nb::arg("positions"));
 }

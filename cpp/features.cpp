@@ -12,6 +12,7 @@
 #include "iso_time.h"
 #include "lookup.h"
 #include "plain.h"
+#include "request_texts.h"
 
 namespace {
 
@@ -83,6 +84,8 @@ struct Batch {
     std::vector<Span> histories;   // of every row and field, into `events`
     std::vector<Event> events;
     TextCopies texts;
+    Names names, event_keys;  // of this call alone: they remember where they stopped
+    Spelling spelling;
 };
 
 class FeatureReader {
@@ -107,27 +110,29 @@ public:
 
     // Writes row i of every column for request i, and how many of its events the index does not know.
     // Returns, as bytes, whether it was plain; the row of one that was not means nothing.
-    nb::bytes read(nb::list features, nb::list columns, nb::object unknown_items) {
-        const size_t n = features.size(), width = fields_.size();
+    nb::bytes read(nb::list features, nb::list columns, nb::object unknown_items) const {
+        const size_t n = features.size();
         int64_t* unknown = column_of<int64_t>(unknown_items, n, 1);
-        Batch batch{take_columns(columns, n), std::vector<Span>(n * width), {}, {}};
+        Batch batch = batch_of(columns, n);
         std::string plain(n, '\0');
-        for (size_t i = 0; i < n; ++i) {
-            const size_t events = batch.events.size(), texts = batch.texts.size();
-            plain[i] = read_one(PyList_GET_ITEM(features.ptr(), i), i, batch);
-            if (plain[i]) continue;
-            std::fill_n(batch.histories.data() + i * width, width, Span{});
-            batch.events.resize(events);
-            batch.texts.cut(texts);
-        }
+        for (size_t i = 0; i < n; ++i) plain[i] = read_row(PyList_GET_ITEM(features.ptr(), i), i, batch);
         {
             nb::gil_scoped_release release;
-            std::vector<std::pair<int64_t, Event>> known;
-            for (size_t i = 0; i < n; ++i) {
-                unknown[i] = 0;
-                for (size_t f = 0; f < width; ++f)
-                    if (fields_[f].kind == Kind::sequence) unknown[i] += resolve(batch, i, f, known);
-            }
+            resolve_all(batch, unknown, n);
+        }
+        return nb::bytes(plain.data(), plain.size());
+    }
+
+    // The same of texts; the interpreter is not held.
+    nb::bytes read_texts(const RequestTexts& texts, nb::list columns, nb::object unknown_items) const {
+        const size_t n = texts.size();
+        int64_t* unknown = column_of<int64_t>(unknown_items, n, 1);
+        Batch batch = batch_of(columns, n);
+        std::string plain(n, '\0');
+        {
+            nb::gil_scoped_release release;
+            for (size_t i = 0; i < n; ++i) plain[i] = texts[i].plain && read_row(texts[i].features, i, batch);
+            resolve_all(batch, unknown, n);
         }
         return nb::bytes(plain.data(), plain.size());
     }
@@ -162,7 +167,32 @@ private:
         return columns;
     }
 
-    bool read_one(PyObject* features, size_t i, Batch& batch) {
+    Batch batch_of(const nb::list& columns, size_t n) const {
+        return {take_columns(columns, n), std::vector<Span>(n * fields_.size()), {}, {}, names_, event_keys_, {}};
+    }
+
+    // Whether request i's features are plain; nothing of them stays in the batch if they are not.
+    template <typename V>
+    bool read_row(V features, size_t i, Batch& batch) const {
+        const size_t events = batch.events.size(), texts = batch.texts.size(), width = fields_.size();
+        if (read_one(features, i, batch)) return true;
+        std::fill_n(batch.histories.data() + i * width, width, Span{});
+        batch.events.resize(events);
+        batch.texts.cut(texts);
+        return false;
+    }
+
+    void resolve_all(const Batch& batch, int64_t* unknown, size_t n) const {
+        std::vector<std::pair<int64_t, Event>> known;
+        for (size_t i = 0; i < n; ++i) {
+            unknown[i] = 0;
+            for (size_t f = 0; f < fields_.size(); ++f)
+                if (fields_[f].kind == Kind::sequence) unknown[i] += resolve(batch, i, f, known);
+        }
+    }
+
+    template <typename V>
+    bool read_one(V features, size_t i, Batch& batch) const {
         for (size_t f = 0; f < fields_.size(); ++f) {  // until the request says otherwise
             const Field& field = fields_[f];
             if (field.kind == Kind::numeric) batch.columns[f].numbers[i] = static_cast<float>(kNotSaid);
@@ -173,26 +203,29 @@ private:
                 rows[0] = kMissing;
             }
         }
-        return plain_items(features, names_, [&](int f, PyObject* value) {
-            if (value == Py_None) return true;
+        if (features == nullptr) return true;
+        return plain_items(features, batch.names, [&](int f, V value) {
+            if (is_null(value)) return true;
             const Field& field = fields_[f];
             switch (field.kind) {
-                case Kind::categorical: return read_row(field, value, batch.columns[f].rows[i]);
+                case Kind::categorical: return read_value(field, value, batch.columns[f].rows[i], batch);
                 case Kind::numeric: return read_number(field, value, batch.columns[f].numbers[i]);
-                case Kind::bag: return read_bag(field, value, batch.columns[f].rows + i * field.max_length);
+                case Kind::bag: return read_bag(field, value, batch.columns[f].rows + i * field.max_length, batch);
                 default: return read_history(field, value, batch, i * fields_.size() + f);
             }
         });
     }
 
-    bool read_row(const Field& field, PyObject* value, int64_t& row) {
+    template <typename V>
+    static bool read_value(const Field& field, V value, int64_t& row, Batch& batch) {
         std::string_view text;
-        if (!spelling_.of(value, text)) return false;
+        if (!batch.spelling.of(value, text)) return false;
         row = field.vocabulary.row(text);
         return true;
     }
 
-    static bool read_number(const Field& field, PyObject* value, float& number) {
+    template <typename V>
+    static bool read_number(const Field& field, V value, float& number) {
         double plain;
         if (!plain_number(value, plain) || std::abs(plain) > kMaxNumber) return false;
         const double standardised = (plain - field.mean) / field.std;
@@ -200,37 +233,40 @@ private:
         return true;
     }
 
-    bool read_bag(const Field& field, PyObject* value, int64_t* rows) {
-        if (!PyList_CheckExact(value)) return false;
+    template <typename V>
+    static bool read_bag(const Field& field, V value, int64_t* rows, Batch& batch) {
         int64_t past_the_end;  // is not read, but must be right
-        for (size_t i = 0; i < static_cast<size_t>(PyList_GET_SIZE(value)); ++i)
-            if (!read_row(field, PyList_GET_ITEM(value, i), i < field.max_length ? rows[i] : past_the_end))
-                return false;
-        return true;
+        size_t i = 0;
+        return plain_list(value, [&](V entry) {
+            int64_t& row = i < field.max_length ? rows[i] : past_the_end;
+            ++i;
+            return read_value(field, entry, row, batch);
+        });
     }
 
-    bool read_history(const Field& field, PyObject* value, Batch& batch, size_t place) {
-        if (!PyList_CheckExact(value)) return false;
+    template <typename V>
+    bool read_history(const Field& field, V value, Batch& batch, size_t place) const {
         const size_t first = batch.events.size();
         double newest_s = -std::numeric_limits<double>::infinity();
-        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(value); ++i) {
+        const bool plain = plain_list(value, [&](V entry) {
             Event event{0, kMissing, kNotSaid};
             bool named = false;
-            const bool plain =
-                plain_items(PyList_GET_ITEM(value, i), event_keys_, [&](int key, PyObject* part) {
-                    if (key == 0) return named = read_ad(part, event.ad, batch);
-                    if (part == Py_None) return true;
-                    return key == 1 ? read_row(field, part, event.action) : read_time(part, event.at_s);
-                });
-            if (!plain || !named || event.at_s < newest_s) return false;
+            const bool known = plain_items(entry, batch.event_keys, [&](int key, V part) {
+                if (key == 0) return named = read_ad(part, event.ad, batch);
+                if (is_null(part)) return true;
+                return key == 1 ? read_value(field, part, event.action, batch) : read_time(part, event.at_s);
+            });
+            if (!known || !named || event.at_s < newest_s) return false;
             if (!std::isnan(event.at_s)) newest_s = event.at_s;
             batch.events.push_back(event);
-        }
-        batch.histories[place] = {first, batch.events.size()};
-        return true;
+            return true;
+        });
+        if (plain) batch.histories[place] = {first, batch.events.size()};
+        return plain;
     }
 
-    bool read_ad(PyObject* value, int64_t& ad, Batch& batch) const {
+    template <typename V>
+    bool read_ad(V value, int64_t& ad, Batch& batch) const {
         if (integers_) return plain_integer(value, ad);
         std::string_view text;
         if (!plain_text(value, text)) return false;
@@ -239,7 +275,8 @@ private:
         return true;
     }
 
-    static bool read_time(PyObject* value, double& at_s) {
+    template <typename V>
+    static bool read_time(V value, double& at_s) {
         std::string_view text;
         int64_t microseconds;
         if (plain_number(value, at_s)) return std::abs(at_s) <= kMaxTime;
@@ -284,7 +321,6 @@ private:
     static int64_t gap_row(double gap_s) { return kFirstValue + std::ilogb(1 + gap_s); }
 
     Names names_, event_keys_;
-    Spelling spelling_;
     std::vector<Field> fields_;
     std::optional<IntegerLookup> integers_;
     std::optional<TextLookup> texts_;
@@ -299,5 +335,7 @@ void bind_features(nb::module_& module) {
         .def(nb::init<nb::list, nb::tuple, In1<int64_t>, In2<int32_t>>(), nb::arg("fields"),
              nb::arg("ad_ids"), nb::arg("ad_sid"), nb::arg("sids"))
         .def("read", &FeatureReader::read, nb::arg("features"), nb::arg("columns"),
+             nb::arg("unknown_items"))
+        .def("read_texts", &FeatureReader::read_texts, nb::arg("texts"), nb::arg("columns"),
              nb::arg("unknown_items"));
 }

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "offsets.h"
+#include "threads.h"
 
 namespace {
 
@@ -80,11 +81,12 @@ public:
     // All reasons why each ad refuses the request, as bits; 0 where it accepts.
     Out1<uint64_t> explain(In1<int64_t> positions, In1<uint8_t> state, int64_t at, In1<uint8_t> known,
                            In1<double> numbers, nb::list value_ids) const {
-        Request request = prepare(at, known, numbers, value_ids);
+        const Given given = take(at, known, numbers, value_ids);
         const int64_t num_ads = static_cast<int64_t>(ad_signatures_.shape(0));
         std::vector<uint64_t> masks(positions.shape(0));
         {
             nb::gil_scoped_release release;
+            const Request request = prepare(given);
             for (size_t i = 0; i < masks.size(); ++i) {
                 const int64_t ad = positions.data()[i];
                 if (ad < 0 || ad >= num_ads)
@@ -99,10 +101,11 @@ public:
     // expanded ads, ads dropped by each reason, first reason counted).
     nb::tuple expand(In1<int64_t> sids, In1<uint8_t> state, int64_t at, In1<uint8_t> known,
                      In1<double> numbers, nb::list value_ids) const {
-        Request request = prepare(at, known, numbers, value_ids);
+        const Given given = take(at, known, numbers, value_ids);
         Kept kept(kFirstAttribute + slot_.size());
         {
             nb::gil_scoped_release release;
+            const Request request = prepare(given);
             for (size_t row = 0; row < sids.shape(0); ++row)
                 collect(sids.data()[row], static_cast<int64_t>(row), state.data(), request, kept);
         }
@@ -113,22 +116,25 @@ public:
     // The ads of a whole batch's beams: per request (positions, SIDs, scores, [generated SIDs, those in
     // the catalogue, those with an eligible ad, ads expanded, ads eligible], ads dropped by each
     // reason). A beam is dead where its score is -inf, and outside the catalogue where its node is -1.
+    // Threads share the requests; an ad's rules lie anywhere in memory, so one thread mostly waits.
     nb::list find(In3<int64_t> tokens, In2<int64_t> nodes, In2<float> scores, int64_t first_leaf,
-                  In1<uint8_t> state, nb::list requests, In1<int64_t> top_k) const {
+                  In1<uint8_t> state, nb::list requests, In1<int64_t> top_k, int workers) const {
         const size_t batch = nodes.shape(0), beams = nodes.shape(1), length = tokens.shape(2);
         if (tokens.shape(0) != batch || tokens.shape(1) != beams || scores.shape(0) != batch ||
             scores.shape(1) != beams || requests.size() != batch || top_k.shape(0) != batch)
             throw std::invalid_argument("every request needs beams, and every beam a SID and a score");
-        std::vector<Request> prepared;
+        std::vector<Given> given;
+        given.reserve(batch);
         for (nb::handle request : requests) {
             auto parts = nb::cast<nb::tuple>(request);
-            prepared.push_back(prepare(nb::cast<int64_t>(parts[0]), nb::cast<In1<uint8_t>>(parts[1]),
-                                       nb::cast<In1<double>>(parts[2]), nb::cast<nb::list>(parts[3])));
+            given.push_back(take(nb::cast<int64_t>(parts[0]), nb::cast<In1<uint8_t>>(parts[1]),
+                                 nb::cast<In1<double>>(parts[2]), nb::cast<nb::list>(parts[3])));
         }
-        std::vector<Found> found;
+        std::vector<Found> found(batch);
         {
             nb::gil_scoped_release release;
-            for (size_t b = 0; b < batch; ++b) {
+            each_in_parallel(batch, workers, [&](size_t b) {
+                const Request request = prepare(given[b]);
                 Kept kept(kFirstAttribute + slot_.size());
                 int64_t generated = 0, cataloged = 0, eligible = 0;
                 for (size_t k = 0; k < beams; ++k) {
@@ -138,16 +144,17 @@ public:
                     if (node < 0) continue;
                     ++cataloged;
                     const size_t before = kept.ads.size();
-                    collect(node - first_leaf, static_cast<int64_t>(k), state.data(), prepared[b], kept);
+                    collect(node - first_leaf, static_cast<int64_t>(k), state.data(), request, kept);
                     eligible += kept.ads.size() > before;
                 }
-                Found& one = found.emplace_back();
+                Found& one = found[b];
                 one.counts = {generated, cataloged, eligible, kept.expanded,
                               static_cast<int64_t>(kept.ads.size())};
                 const int64_t most = top_k.data()[b];
                 if (most >= 0 && static_cast<size_t>(most) < kept.ads.size())
                     kept.ads.resize(static_cast<size_t>(most));
                 one.sids.reserve(kept.ads.size() * length);
+                one.scores.reserve(kept.ads.size());
                 for (size_t i = 0; i < kept.ads.size(); ++i) {
                     const size_t beam = b * beams + static_cast<size_t>(kept.rows[i]);
                     one.scores.push_back(scores.data()[beam]);
@@ -156,7 +163,7 @@ public:
                 }
                 one.positions = std::move(kept.ads);
                 one.dropped = std::move(kept.dropped);
-            }
+            });
         }
         nb::list answers;
         for (Found& one : found) {
@@ -182,6 +189,13 @@ private:
         int64_t expanded = 0;
     };
 
+    struct Given {
+        int64_t at;
+        In1<uint8_t> known;
+        In1<double> numbers;
+        std::vector<std::optional<In1<int32_t>>> value_ids;  // none of a range
+    };
+
     struct Found {
         std::vector<int64_t> positions, sids, counts, dropped;
         std::vector<float> scores;
@@ -205,19 +219,27 @@ private:
         }
     }
 
-    Request prepare(int64_t at, In1<uint8_t> known, In1<double> numbers, nb::list value_ids) const {
+    // What a request says, where Python has it; read with the interpreter, used without.
+    Given take(int64_t at, In1<uint8_t> known, In1<double> numbers, nb::list value_ids) const {
         if (known.shape(0) != slot_.size() || numbers.shape(0) != slot_.size() ||
             value_ids.size() != slot_.size())
             throw std::invalid_argument("a request needs one value per attribute");
-        Request request{at, std::vector<RequestValue>(slot_.size())};
+        Given given{at, known, numbers, std::vector<std::optional<In1<int32_t>>>(slot_.size())};
+        for (size_t a = 0; a < slot_.size(); ++a)
+            if (!slot_[a].is_range) given.value_ids[a] = nb::cast<In1<int32_t>>(value_ids[a]);
+        return given;
+    }
+
+    Request prepare(const Given& given) const {
+        Request request{given.at, std::vector<RequestValue>(slot_.size())};
         for (size_t a = 0; a < slot_.size(); ++a) {
             RequestValue& value = request.values[a];
-            value.known = known.data()[a] != 0;
-            value.number = numbers.data()[a];
+            value.known = given.known.data()[a] != 0;
+            value.number = given.numbers.data()[a];
             if (slot_[a].is_range) continue;
             const int64_t num_values = sets_[slot_[a].position].num_values;
             value.carried.resize(static_cast<size_t>(num_values + 63) / 64);
-            auto ids = nb::cast<In1<int32_t>>(value_ids[a]);
+            const In1<int32_t>& ids = *given.value_ids[a];
             for (size_t i = 0; i < ids.shape(0); ++i) {
                 const int32_t id = ids.data()[i];
                 if (id < 0 || id >= num_values) throw std::out_of_range("no such attribute value");
@@ -285,5 +307,6 @@ void bind_filter(nb::module_& module) {
         .def("expand", &AdFilter::expand, nb::arg("sids"), nb::arg("state"), nb::arg("at"),
              nb::arg("known"), nb::arg("numbers"), nb::arg("value_ids"))
         .def("find", &AdFilter::find, nb::arg("tokens"), nb::arg("nodes"), nb::arg("scores"),
-             nb::arg("first_leaf"), nb::arg("state"), nb::arg("requests"), nb::arg("top_k"));
+             nb::arg("first_leaf"), nb::arg("state"), nb::arg("requests"), nb::arg("top_k"),
+             nb::arg("workers"));
 }

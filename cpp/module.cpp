@@ -12,6 +12,7 @@
 #include "json_check.h"
 #include "logsumexp.h"
 #include "match_children.h"
+#include "request_texts.h"
 #include "requests.h"
 #include "rms_norm.h"
 #include "select.h"
@@ -38,6 +39,7 @@ NB_MODULE(_native, module) {
     bind_json_check(module);
     bind_logsumexp(module);
     bind_match_children(module);
+    bind_request_texts(module);
     bind_requests(module);
     bind_rms_norm(module);
     bind_select(module);

@@ -1,4 +1,5 @@
-// Python objects as a JSON parser makes them, read without running any Python code.
+// Values as a JSON parser makes them, Python objects or nodes of a text: read without running any Python
+// code, and nodes without the interpreter.
 //
 // Every function says whether an object is plain, that is of exactly the type that is asked for and in
 // range. Whoever calls leaves what is not to the Python code that defines what is right.
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "arrays.h"
+#include "json_text.h"
 
 // The UTF-8 of a str; false for what UTF-8 cannot hold.
 inline bool plain_text(PyObject* value, std::string_view& text) {
@@ -25,12 +27,22 @@ inline bool plain_text(PyObject* value, std::string_view& text) {
     return true;
 }
 
+inline bool plain_text(const json::Node* value, std::string_view& text) {
+    text = value->text;
+    return value->type == json::Type::text;
+}
+
 // An int of 64 bits.
 inline bool plain_integer(PyObject* value, int64_t& integer) {
     if (!PyLong_CheckExact(value)) return false;
     int overflow;
     integer = PyLong_AsLongLongAndOverflow(value, &overflow);
     return overflow == 0;
+}
+
+inline bool plain_integer(const json::Node* value, int64_t& integer) {
+    integer = value->integer;
+    return value->type == json::Type::integer;
 }
 
 // A finite float, or an int of 64 bits.
@@ -45,6 +57,37 @@ inline bool plain_number(PyObject* value, double& number) {
     return true;
 }
 
+inline bool plain_number(const json::Node* value, double& number) {
+    const bool whole = value->type == json::Type::integer;
+    number = whole ? static_cast<double>(value->integer) : value->number;
+    return whole || value->type == json::Type::number;
+}
+
+inline bool is_float(PyObject* value) { return PyFloat_CheckExact(value); }
+inline bool is_float(const json::Node* value) { return value->type == json::Type::number; }
+
+inline bool is_null(PyObject* value) { return value == Py_None; }
+inline bool is_null(const json::Node* value) { return value->type == json::Type::null; }
+
+inline bool is_list(PyObject* value) { return PyList_CheckExact(value); }
+inline bool is_list(const json::Node* value) { return value->type == json::Type::list; }
+
+// Calls use(value) for each of a list, while it returns true.
+template <typename Use>
+bool plain_list(PyObject* list, const Use& use) {
+    if (!PyList_CheckExact(list)) return false;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i)
+        if (!use(PyList_GET_ITEM(list, i))) return false;
+    return true;
+}
+template <typename Use>
+bool plain_list(const json::Node* list, const Use& use) {
+    if (list->type != json::Type::list) return false;
+    for (const json::Node* value = list->first(); value != list->end(); value = value->next())
+        if (!use(value)) return false;
+    return true;
+}
+
 // What a str, an int or a bool is called: an int or a bool by its JSON spelling.
 class Spelling {
 public:
@@ -55,13 +98,25 @@ public:
             return true;
         }
         int64_t integer;
-        if (!plain_integer(value, integer)) return false;
+        return plain_integer(value, integer) && of(integer, text);
+    }
+    bool of(const json::Node* value, std::string_view& text) {
+        switch (value->type) {
+            case json::Type::text: text = value->text; return true;
+            case json::Type::yes: text = "true"; return true;
+            case json::Type::no: text = "false"; return true;
+            case json::Type::integer: return of(value->integer, text);
+            default: return false;
+        }
+    }
+
+private:
+    bool of(int64_t integer, std::string_view& text) {
         const auto end = std::to_chars(digits_, digits_ + sizeof digits_, integer).ptr;
         text = {digits_, static_cast<size_t>(end - digits_)};
         return true;
     }
 
-private:
     char digits_[24];
 };
 
@@ -96,6 +151,16 @@ bool plain_items(PyObject* dict, Names& names, const Use& use) {
     while (PyDict_Next(dict, &position, &key, &value)) {
         const int number = plain_text(key, text) ? names.find(text) : -1;
         if (number < 0 || !use(number, value)) return false;
+    }
+    return true;
+}
+
+template <typename Use>
+bool plain_items(const json::Node* object, Names& names, const Use& use) {
+    if (object->type != json::Type::object) return false;
+    for (const json::Node* key = object->first(); key != object->end(); key = key->next()->next()) {
+        const int number = names.find(key->text);
+        if (number < 0 || !use(number, key->next())) return false;
     }
     return true;
 }

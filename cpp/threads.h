@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <exception>
 #include <thread>
@@ -46,4 +47,16 @@ void over_range(size_t size, int workers, const Work& work) {
         std::clamp<size_t>(size / kSmallest, 1, static_cast<size_t>(std::max(workers, 1)));
     const std::vector<size_t> bounds = split(size, parts);
     in_parallel(parts, [&](size_t part) { work(bounds[part], bounds[part + 1]); });
+}
+
+// Calls work(i) for each i of [0, size), each a tenth of a millisecond or more; threads take the next one as
+// they become free.
+template <typename Work>
+void each_in_parallel(size_t size, int workers, const Work& work) {
+    constexpr size_t kMost = 8;  // more take as long to start as they save
+    std::atomic<size_t> next{0};
+    const size_t parts = std::clamp<size_t>(std::min<size_t>(size, std::max(workers, 1)), 1, kMost);
+    in_parallel(parts, [&](size_t) {
+        for (size_t i; (i = next++) < size;) work(i);
+    });
 }

@@ -17,7 +17,7 @@ from types import CodeType
 
 EVERY_S = 0.004
 IDLE = {
-    "acquire", "accept", "epoll", "get", "join", "poll", "recv", "run_forever",
+    "acquire", "accept", "epoll", "get", "join", "poll", "recv", "recv_into", "run_forever",
     "run_until_complete", "select", "sleep", "wait", "wait_for",
 }  # fmt: skip
 GPU_WAITS = {"cpu", "item", "query", "synchronize", "tolist"}

@@ -35,6 +35,9 @@ def serve(
     top_k: Annotated[int | None, typer.Option(help="Ads per request; by default all.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="HTTP; 0 takes a free one.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes for HTTP; 0 serves it beside the engine.")
+    ] = None,
     grpc_port: Annotated[int | None, typer.Option(help="gRPC; 0 serves none.")] = None,
     admin_port: Annotated[int | None, typer.Option(help="Admin; 0 serves none.")] = None,
     max_batch: Annotated[int | None, typer.Option(help="Requests decoded together.")] = None,
@@ -61,6 +64,7 @@ def serve(
         "model.top_k": top_k,
         "http.host": host,
         "http.port": port,
+        "http.workers": workers,
         "grpc.port": grpc_port,
         "admin.port": admin_port,
         "batching.max_batch": max_batch,

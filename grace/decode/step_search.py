@@ -1,12 +1,12 @@
-"""Searches with a `StepDecoder`: all steps in one CUDA graph a batch size, or directly on a CPU."""
+"""Searches with a `StepDecoder`: one CUDA graph a batch size, or directly on a CPU."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -28,6 +28,19 @@ if TYPE_CHECKING:
 
 BUCKETS = (1, 2, 4, 8, 16, 32)
 """Batch sizes that get a graph; a batch runs in the least that holds it, its spare rows dead."""
+
+
+class ContextSource(Protocol):
+    """Computes contexts from inputs in memory that stays in place, so that a graph may hold it."""
+
+    def place(self, inputs: Any, batch: int) -> None:
+        """Enqueue copies of the inputs of a search to where `context` finds them."""
+
+    def context(self, batch: int) -> Tensor:
+        """Enqueue the contexts, `[batch, T, model_dim]`, of the first requests of that memory.
+
+        Rows that hold no request of now hold one of before, or zeros; what comes of them is dead.
+        """
 
 
 @dataclass(frozen=True)
@@ -70,6 +83,8 @@ class StepSearch:
         ragged: whether requests have context tokens of their own number.
         table_bytes: the most memory that prefix tables may take.
         buckets: batch sizes that get a graph, ascending; the last holds `max_batch`.
+        source: computes contexts as the first part of each graph, a batch of the bucket's size;
+            None where `launch` is given them.
 
     Attributes:
         tables: the prefix tables, or None.
@@ -90,7 +105,9 @@ class StepSearch:
         ragged: bool = False,
         table_bytes: int = 0,
         buckets: Sequence[int] = BUCKETS,
+        source: ContextSource | None = None,
     ):
+        self._source = source
         self.decoder, self.trie, self.matcher, self.plan = decoder, trie, matcher, plan
         self.max_batch, self._num_context, self._ragged = max_batch, num_context, ragged
         self._device, self._vocab_size = decoder.device, decoder.config.vocab_size
@@ -137,12 +154,39 @@ class StepSearch:
             ValueError: if there are no requests, or more than `max_batch`.
             ConfigError: if graphs have to be captured anew and the device has too little memory.
         """
-        batch = len(context)
+
+        def load() -> None:
+            for tensor in (context, lengths):
+                if tensor is not None and self._stream is not None:
+                    tensor.record_stream(self._stream)  # its owner may let it go before it is read
+            self.decoder.load(self._memory, context, lengths)
+
+        return self._launch(len(context), load, trace, copies)
+
+    @torch.inference_mode()
+    def launch_inputs(
+        self, inputs: Any, batch: int, trace: bool = False, copies: BeamCopies | None = None
+    ) -> Launched:
+        """Do what `launch` does, from what the search's source makes contexts of.
+
+        Args:
+            inputs: as `ContextSource.place` takes them; not to be let go before the search is over.
+            batch: B.
+            trace, copies: as of `launch`.
+
+        Raises:
+            ValueError, ConfigError: as `launch`.
+        """
+        return self._launch(batch, lambda: self._source.place(inputs, batch), trace, copies)
+
+    def _launch(
+        self, batch: int, load: Callable[[], None], trace: bool, copies: BeamCopies | None
+    ) -> Launched:
         if not 1 <= batch <= self.max_batch:
             raise ValueError(f"context must be of 1 to {self.max_batch} requests, got {batch}")
         with self._lock, self.on_stream():
             search = self._run_directly if self._stream is None else self._replay
-            buffers = search(batch, context, lengths)
+            buffers = search(batch, load)
             copies = BeamCopies.like(buffers) if copies is None else copies
             copies.take(buffers, batch, trace)
             done = None if self._stream is None else torch.cuda.Event(blocking=True)
@@ -176,23 +220,20 @@ class StepSearch:
         beams = sum(buffers.num_bytes for buffers in self._buffers.values())
         return self._memory.num_bytes + self._workspace.num_bytes + beams
 
-    def _run_directly(self, batch: int, context: Tensor, lengths: Tensor | None) -> StepBuffers:
+    def _run_directly(self, batch: int, load: Callable[[], None]) -> StepBuffers:
         if batch not in self._buffers:
             self._allocate(batch)
-        self.decoder.load(self._memory, context, lengths)
+        load()
         self._enqueue(batch)
         return self._buffers[batch]
 
-    def _replay(self, batch: int, context: Tensor, lengths: Tensor | None) -> StepBuffers:
+    def _replay(self, batch: int, load: Callable[[], None]) -> StepBuffers:
         bucket = next(b for b in self.buckets if b >= batch)
         if self.matcher is not None and self.matcher.generation != self._generation:
             self._stream.synchronize()  # no graph may be in flight when it goes away
             with self._room():
                 self._capture_all()
-        for tensor in (context, lengths):
-            if tensor is not None:  # its owner may let it go before the search has read it
-                tensor.record_stream(self._stream)
-        self.decoder.load(self._memory, context, lengths)
+        load()
         self._admit(batch, bucket)
         self._graphs[bucket].replay()
         return self._buffers[bucket]
@@ -237,8 +278,9 @@ class StepSearch:
     def _capture(self, bucket: int, pool: tuple[int, int]) -> None:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):  # compiles and tunes, which a capture must not
-            size = (bucket, self._num_context, self.decoder.config.model_dim)
-            self.decoder.load(self._memory, torch.zeros(size, device=self._device))
+            if self._source is None:
+                size = (bucket, self._num_context, self.decoder.config.model_dim)
+                self.decoder.load(self._memory, torch.zeros(size, device=self._device))
             self._enqueue(bucket)
         self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -253,6 +295,8 @@ class StepSearch:
             self._allowed[batch:bucket] = False
 
     def _enqueue(self, batch: int) -> None:
+        if self._source is not None:
+            self.decoder.load(self._memory, self._source.context(batch))
         state = self.decoder.start(self._memory.front(batch), self.tables)
 
         def score(entering: Entering, t: int, out: Tensor) -> Tensor:

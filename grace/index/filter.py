@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from grace import _native
@@ -89,11 +90,15 @@ class AdFilter:
         requests: Sequence[CompiledTargeting],
         top_k: Sequence[int | None],
     ) -> list[FoundAds]:
-        """Return the eligible ads of a batch's beams; see `Index.find`."""
+        """Return the eligible ads of a batch's beams; see `Index.find`.
+
+        As many threads as torch uses share the requests; the split never shows.
+        """
         most = np.array([-1 if limit is None else limit for limit in top_k], np.int64)
         found = self._native.find(
-            tokens, nodes, scores, first_leaf, state.numpy(), list(map(_arguments, requests)), most
-        )
+            tokens, nodes, scores, first_leaf, state.numpy(), list(map(_arguments, requests)), most,
+            torch.get_num_threads(),
+        )  # fmt: skip
         return list(itertools.starmap(FoundAds, found))
 
     def explain(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
+from grace import _native
 from grace.catalog import Schema, parse_targeting, read_catalog
 from grace.catalog.values import describe
 from grace.errors import CatalogError
@@ -201,6 +202,10 @@ class Index:
     ) -> list[CompiledTargeting | None]:
         """Do what `compile` does for many requests; None for each that only `compile` can read."""
         return self.data.tables.compile_plain(attributes, times)
+
+    def compile_texts(self, texts: _native.RequestTexts) -> list[CompiledTargeting | None]:
+        """Do the same for requests as texts."""
+        return self.data.tables.compile_texts(texts)
 
     def unions(self, matching: str) -> UnionMatcher:
         """Return one of the paper's matchers; the first call derives it from the ads' rules.

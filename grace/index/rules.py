@@ -118,7 +118,20 @@ class RuleTables:
             What `compile` makes of `parse_targeting`; None for a request that these have to look
             at: it is wrong, or not written as a JSON parser and most programs write it.
         """
-        given, known, numbers, ids, bounds = self._reader.read(list(attributes), list(times))
+        return self._compiled(*self._reader.read(list(attributes), list(times)))
+
+    def compile_texts(self, texts: _native.RequestTexts) -> list[CompiledTargeting | None]:
+        """Do what `compile_plain` does for requests as texts, without the interpreter."""
+        return self._compiled(*self._reader.read_texts(texts))
+
+    def _compiled(
+        self,
+        given: list,
+        known: np.ndarray,
+        numbers: np.ndarray,
+        ids: np.ndarray,
+        bounds: np.ndarray,
+    ) -> list[CompiledTargeting | None]:
         width, bounds = len(self.rules), bounds.tolist()
         compiled = []
         for i, one in enumerate(given):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -63,10 +63,17 @@ class FeatureReader:
             A row for each; None for those that `read` has to look at: they are wrong, or not of
             the types that a JSON parser makes, or rare.
         """
-        n = len(features)
+        return self._read(self._native.read, list(features))
+
+    def read_texts(self, texts: _native.RequestTexts) -> list[FeatureRow | None]:
+        """Do what `read_plain` does for requests as texts, without the interpreter."""
+        return self._read(self._native.read_texts, texts)
+
+    def _read(self, read: Callable[..., bytes], requests: Any) -> list[FeatureRow | None]:
+        n = len(requests)
         columns = {name: np.empty((n, *shape), dtype) for name, dtype, shape in self._columns}
         unknown_items = np.empty(n, np.int64)
-        plain = self._native.read(list(features), list(columns.values()), unknown_items)
+        plain = read(requests, list(columns.values()), unknown_items)
         tensors = {name: torch.from_numpy(column) for name, column in columns.items()}
         block = FeatureBlock(tensors, unknown_items)
         return [FeatureRow(block, i) if plain[i] else None for i in range(n)]

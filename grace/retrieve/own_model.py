@@ -37,11 +37,14 @@ class OwnModel:
         features: reads what the encoder wants of requests.
         steps: the decoder.
         num_context: T.
+        device: where it runs.
+        has_own_encoder: whether the encoder is as Grace made it. One that somebody has changed, by
+            a hook or a module of their own, may do what no graph repeats.
     """
 
     def __init__(self, model: EncoderDecoder, index: Index, device: str, precision: str):
         check_sids(model.config, index)
-        self._device, self.features = device, FeatureReader(model.features, index)
+        self.device, self.features = device, FeatureReader(model.features, index)
         if torch.device(device).type not in ("cpu", "cuda"):
             raise ConfigError(f"device must be cpu or cuda for Grace's own model, got {device!r}")
         try:
@@ -54,6 +57,11 @@ class OwnModel:
                 "free; end what else uses its memory, or use device 'cpu'"
             ) from None
         self.num_context = model.config.num_context_tokens
+        self.has_own_encoder = all(
+            type(module).__module__.startswith(("grace.model.", "torch.nn."))
+            and not (module._forward_hooks or module._forward_pre_hooks)
+            for module in model.encoder.modules()
+        )
 
     def encode(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return contexts, float32 `[B, T, model_dim]`.
@@ -61,7 +69,32 @@ class OwnModel:
         Args:
             inputs: tensors of a `FeatureBlock`, on any device.
         """
-        return self._encoder({name: tensor.to(self._device) for name, tensor in inputs.items()})
+        return self._encoder({name: tensor.to(self.device) for name, tensor in inputs.items()})
+
+
+class FixedInputs:
+    """A model's inputs in memory that stays in place: a `ContextSource` for whole graphs.
+
+    Args:
+        model: whose they are.
+        capacity: the most requests of a batch.
+    """
+
+    def __init__(self, model: OwnModel, capacity: int):
+        self._model = model
+        self._tensors = {
+            name: torch.zeros(capacity, *tensor.shape[1:], dtype=tensor.dtype, device=model.device)
+            for name, tensor in model.features.gather([]).tensors.items()
+        }
+
+    def place(self, inputs: dict[str, Tensor], batch: int) -> None:
+        """See `ContextSource`; `inputs` are tensors of a `FeatureBlock`, on any device."""
+        for name, tensor in self._tensors.items():
+            tensor[:batch].copy_(inputs[name], non_blocking=True)
+
+    def context(self, batch: int) -> Tensor:
+        """See `ContextSource`."""
+        return self._model.encode({name: tensor[:batch] for name, tensor in self._tensors.items()})
 
 
 class StepGenerator:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
+from grace import _native
 from grace.decode import (
     BeamPlan,
     Beams,
@@ -22,6 +25,7 @@ from grace.decode import (
     beam_search,
 )
 from grace.decode.beams import BeamCopies
+from grace.decode.step_search import fitting_buckets
 from grace.errors import ConfigError
 from grace.index import Index
 from grace.index.host_matcher import HostMatcher
@@ -35,9 +39,10 @@ from grace.model.step_decoder import PRECISIONS
 from grace.model.step_layer import can_be_packed
 from grace.model.t5 import T5
 from grace.model.t5.generator import T5Generator
-from grace.retrieve.own_model import OwnModel, StepGenerator
+from grace.retrieve.own_model import FixedInputs, OwnModel, StepGenerator
 from grace.retrieve.searching import Inputs, Path, Searching, StageTimes
 
+_log = logging.getLogger(__name__)
 TABLE_BYTES = 2**31
 """Of prefix tables on a GPU: the paper's first three levels, 1.5 % of an H200's memory."""
 
@@ -68,6 +73,10 @@ class GeneratorPath:
     def read_plain(self, features: Sequence[object]) -> list[None]:
         """See `Path`; nothing is plain to somebody else's model."""
         return [None] * len(features)
+
+    def read_texts(self, texts: _native.RequestTexts) -> list[None]:
+        """See `Path`."""
+        return [None] * len(texts)
 
     def read(self, features: dict) -> dict:
         """See `Path`; the generator reads them as they are."""
@@ -146,15 +155,30 @@ class StepPath:
             trie, self._matcher = on_device.trie, on_device.matcher
         else:
             trie, self._matcher = index.trie, HostMatcher(index, matching, plan.widths)
-        self._search = StepSearch(
-            model.steps, trie, self._matcher, plan, max_batch, model.num_context,
+        # On a GPU the encoder's launches, hundreds of small ones, cost more than what they compute.
+        in_graph = torch.device(device).type == "cuda" and model.has_own_encoder
+        source = FixedInputs(model, fitting_buckets(max_batch)[-1]) if in_graph else None
+        search_of = partial(
+            StepSearch, model.steps, trie, self._matcher, plan, max_batch, model.num_context,
             table_bytes=table_bytes,
         )  # fmt: skip
+        try:
+            self._search = search_of(source=source)
+        except RuntimeError as error:
+            if source is None:
+                raise
+            _log.warning("the encoder cannot be captured, so its launches go one by one: %s", error)
+            self._search, source = search_of(), None
+        self._in_graph = source is not None
         self._copies: deque[BeamCopies] = deque()  # those that no batch lands in
 
     def read_plain(self, features: Sequence[object]) -> list[FeatureRow | None]:
         """See `Path`."""
         return self._model.features.read_plain(features)
+
+    def read_texts(self, texts: _native.RequestTexts) -> list[FeatureRow | None]:
+        """See `Path`."""
+        return self._model.features.read_texts(texts)
 
     def read(self, features: dict) -> FeatureRow:
         """See `Path`."""
@@ -178,11 +202,17 @@ class StepPath:
             # First the matcher: on a GPU it works beside the encoder.
             with stages.stage("match"):
                 verdict = self._matcher.start(targetings)
-            with stages.stage("prefill"):
-                context = self._model.encode(inputs.tensors)
-            with stages.stage("decode"):
-                copies = self._copies.pop() if self._copies else self._search.new_copies()
-                launched = self._search.launch(context, trace=trace, copies=copies)
+            copies = self._copies.pop() if self._copies else self._search.new_copies()
+            if self._in_graph:
+                with stages.stage("decode"):  # and what comes before it: one graph, one launch
+                    launched = self._search.launch_inputs(
+                        inputs.tensors, len(features), trace, copies
+                    )
+            else:
+                with stages.stage("prefill"):
+                    context = self._model.encode(inputs.tensors)
+                with stages.stage("decode"):
+                    launched = self._search.launch(context, trace=trace, copies=copies)
 
         def wait() -> Beams:
             with stages.stage("decode"):

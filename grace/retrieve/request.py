@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grace import _native
 from grace.catalog.values import checked_text, describe
 from grace.errors import RequestError
 from grace.index import Index
@@ -33,22 +35,67 @@ class Request:
     top_k: int | None
 
 
+class RequestText(bytes):
+    """A request as JSON, which whoever took it in has found to be right, without a key twice."""
+
+
 def read_requests(raws: Sequence[object], index: Index, model: Path) -> list[Request | Exception]:
     """Check and read requests; where one is wrong, return what `parse_request` raises for it.
 
     What is plain is read natively, in one call for all; nothing but speed depends on it.
+
+    Args:
+        raws: requests, of any kind: texts of them are `RequestText`.
+        index: the version that is asked.
+        model: which must be able to read the features.
     """
+    outcomes: list[Request | Exception] = [None] * len(raws)
+    for read, as_text in ((_read_objects, False), (_read_texts, True)):
+        rows = [row for row, raw in enumerate(raws) if isinstance(raw, RequestText) == as_text]
+        if rows:
+            for row, outcome in zip(
+                rows, read([raws[row] for row in rows], index, model), strict=True
+            ):
+                outcomes[row] = outcome
+    return outcomes
+
+
+def _read_objects(raws: list[object], index: Index, model: Path) -> list[Request | Exception]:
     targetings = index.compile_plain(
         [_part(raw, "attributes") for raw in raws], [_part(raw, "at") for raw in raws]
     )
     features = model.read_plain([_part(raw, "features", {}) for raw in raws])
-    outcomes: list[Request | Exception] = []
-    for raw, targeting, row in zip(raws, targetings, features, strict=True):
-        try:
-            outcomes.append(parse_request(raw, index, model, targeting, row))
-        except Exception as error:  # also what a model of somebody else's raises
-            outcomes.append(error)
-    return outcomes
+    return [
+        _outcome(raw, index, model, *parts)
+        for raw, *parts in zip(raws, targetings, features, strict=True)
+    ]
+
+
+def _read_texts(texts: list[RequestText], index: Index, model: Path) -> list[Request | Exception]:
+    read = _native.RequestTexts(texts)
+    parts = zip(texts, read.heads(), index.compile_texts(read), model.read_texts(read), strict=True)
+    return [
+        Request(head[0], targeting, features, head[1])
+        if head is not None and targeting is not None and features is not None
+        else _outcome(text, index, model, targeting, features)
+        for text, head, targeting, features in parts
+    ]
+
+
+def _outcome(
+    raw: object, index: Index, model: Path, targeting: CompiledTargeting | None, features: Any
+) -> Request | Exception:
+    try:
+        return parse_request(_parsed(raw), index, model, targeting, features)
+    except Exception as error:  # also what a model of somebody else's raises
+        return error
+
+
+def _parsed(raw: object) -> object:
+    try:
+        return json.loads(raw) if isinstance(raw, RequestText) else raw
+    except ValueError as error:
+        raise RequestError("request", f"not JSON: {error}") from None
 
 
 def _part(raw: object, key: str, absent: object = None) -> object:
@@ -116,8 +163,9 @@ def request_id(raw: dict) -> str | int:
 
 
 def readable_id(raw: object) -> str | int | None:
-    """Return the request's id, or None if it has none that could be read."""
+    """Return the id of a request or of its text, or None if it has none that could be read."""
     try:
+        raw = _parsed(raw)
         return request_id(raw) if isinstance(raw, dict) else None
     except RequestError:
         return None

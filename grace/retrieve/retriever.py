@@ -120,7 +120,10 @@ class Retriever:
     # side; the searches of one retriever are in the order of their launches.
 
     def read(self, raws: Sequence[object]) -> list[Request | Exception]:
-        """Check and read requests; in the place of a wrong one stands its `RequestError`."""
+        """Check and read requests, some perhaps `RequestText`.
+
+        In the place of a wrong one stands its `RequestError`.
+        """
         return read_requests(raws, self.index, self._path)
 
     def inputs(self, requests: Sequence[Request]) -> Inputs:
@@ -162,7 +165,8 @@ class Retriever:
         inputs = self.inputs(requests)
         encode_ms = (time.perf_counter() - start) * 1e3
         searching = self.launch(requests, inputs, trace)
-        searching.stages["prefill"] += encode_ms
+        stages = searching.stages
+        stages["prefill"] = stages.get("prefill", 0.0) + encode_ms
         found, traces = self.find(requests, searching, searching.wait(), trace)
         return [
             Result.of(request.id, one, self.index, how)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grace import _native
 from grace.decode import Beams
 from grace.index.rules import CompiledTargeting
 from grace.index.verdict import Verdict
@@ -78,6 +79,9 @@ class Path(Protocol):
 
     def read_plain(self, features: Sequence[object]) -> list[Any | None]:
         """Return what `read` returns for each; None where only `read` can tell what it is."""
+
+    def read_texts(self, texts: _native.RequestTexts) -> list[Any | None]:
+        """Do what `read_plain` does for requests as texts."""
 
     def read(self, features: dict) -> Any:
         """Return one request's features as `inputs` and `launch` take them.

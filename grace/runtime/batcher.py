@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from grace.errors import GraceError
@@ -80,17 +80,24 @@ class Batcher(Generic[T]):
         return len(self._waiting)
 
     def admit(self, item: T, client: str = "", deadline: float = math.inf) -> None:
-        """Let an item wait for its batch; never blocks.
+        """Let an item wait for its batch; see `admit_all`."""
+        self.admit_all([item], client, deadline)
+
+    def admit_all(self, items: Sequence[T], client: str = "", deadline: float = math.inf) -> None:
+        """Let items of one client wait, all of them or none; never blocks.
+
+        They come in one moment: where they fill a batch, no batch is formed of a part of them.
 
         Args:
-            item: any object, known by its identity; while it waits it may not come again.
+            items: any objects, known by their identity; while one waits it may not come again.
             client: whose turn it is to count as.
-            deadline: when it is of no use any more, in the clock's time.
+            deadline: when they are of no use any more, in the clock's time.
 
         Raises:
-            Full: if there is no place.
+            Full: if there is no place for all.
             Closed: after `close`.
-            ValueError: if this very object waits already, or the deadline is not a number.
+            ValueError: if one of these very objects waits already, or comes twice, or the deadline
+                is not a number.
         """
         if math.isnan(deadline):
             raise ValueError("deadline must be a number, got nan")
@@ -99,19 +106,22 @@ class Batcher(Generic[T]):
             with self._changed:
                 if self._closed:
                     raise Closed("no new items are taken in")
-                if item in self._waiting:
-                    raise ValueError(f"this item waits already: {item!r}")
+                known = next((item for item in items if item in self._waiting), None)
+                if known is not None or len(set(map(id, items))) < len(items):
+                    raise ValueError(f"this item waits already: {known or items[0]!r}")
                 now = self._clock()
-                if len(self._waiting) >= self.capacity:
+                if len(self._waiting) + len(items) > self.capacity:
                     out += self._pop_expired(now)
-                if len(self._waiting) >= self.capacity:
+                places = self.capacity - len(self._waiting)
+                if places < len(items):
                     full = self._full(now)
-                    displaced = self._waiting.displace_for(client)
+                    displaced = self._waiting.displace_for(client, max(places, 0), len(items))
                     if displaced is None:
                         raise full
-                    out.append((displaced, full))
+                    out += [(entry, full) for entry in displaced]
                 first = deadline < self._waiting.next_deadline()
-                self._waiting.add(Entry(item, client, deadline, now))
+                for item in items:
+                    self._waiting.add(Entry(item, client, deadline, now))
                 if first or len(self._waiting) >= min(self._wanted, default=math.inf):
                     self._changed.notify_all()
         finally:

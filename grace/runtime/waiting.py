@@ -90,16 +90,39 @@ class Waiting(Generic[T]):
                 expired.append(self._remove(entry))
         return expired
 
-    def displace_for(self, client: str) -> Entry[T] | None:
-        """Take out the newest entry of a client with the most, so that another may have its place.
+    def displace_for(self, client: str, places: int, wanted: int) -> list[Entry[T]] | None:
+        """Take out the newest entries of clients with the most, so that others may have theirs.
+
+        Args:
+            client: whose the others are.
+            places: that are free.
+            wanted: how many others there are, more than `places`.
 
         Returns:
-            The entry; None, and nothing changes, if `client` would not stay below that client.
+            The entries; None, and nothing changes, if for one of the others `client` would not
+            stay below the client that has the most then.
         """
-        if len(self._by_turn.get(client, ())) + 1 >= self._most:
+        own = len(self._by_turn.get(client, ())) + places
+        if own + 1 >= self._most:
             return None
-        greediest = next(reversed(self._by_count[self._most]))
-        return self._remove(next(reversed(self._by_turn[greediest].values())))
+        missing = wanted - places
+        if missing > 1 and not self._would_give(client, own, missing):
+            return None
+        displaced = []
+        for _ in range(missing):
+            greediest = next(reversed(self._by_count[self._most]))
+            displaced.append(self._remove(next(reversed(self._by_turn[greediest].values()))))
+        return displaced
+
+    def _would_give(self, client: str, own: int, missing: int) -> bool:
+        """Whether clients with more than `own` have so many to give; asked before any is taken."""
+        counts = [-len(entries) for name, entries in self._by_turn.items() if name != client]
+        heapq.heapify(counts)
+        for others in range(own + 1, own + missing + 1):
+            if not counts or others >= -counts[0]:
+                return False
+            heapq.heapreplace(counts, counts[0] + 1)
+        return True
 
     def oldest_since(self) -> float:
         """Return when the oldest entry was added; there must be one."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from grace import _native
 from grace.errors import RequestError
@@ -30,6 +32,7 @@ class Answer:
         batch_size: requests in that batch.
         error: where the request was wrong; then all else is empty.
         trace: only where it was asked for.
+        text: what `to_json` returns, where it is written already.
     """
 
     id: str | int | None
@@ -43,6 +46,7 @@ class Answer:
     batch_size: int = 0
     error: RequestError | None = None
     trace: Trace | None = None
+    text: bytes | None = None
 
     def to_json(self) -> bytes:
         """Return `{"id", "version", "ads": [{"ad_id", "sid", "score"}], "funnel"}` as UTF-8.
@@ -50,15 +54,12 @@ class Answer:
         Scores are the shortest decimals that read back as the same float32. A wrong request's
         answer is `{"id", "version", "error": {"field", "message"}}`.
         """
-        head = {"id": self.id, "version": self.version}
-        if self.error is not None:
-            error = {"field": self.error.field, "message": self.error.message}
-            return _json(head | {"error": error})
-        before = _json(head)[:-1] + b',"ads":'
-        after = b',"funnel":' + _json(self.funnel) + b"}"
-        return _native.ads_json(
-            before, *self.index.data.ad_ids.arrays, self.positions, self.sids, self.scores, after
-        )
+        if self.text is not None:
+            return self.text
+        if self.error is None:
+            return write_json([self])[0]
+        error = {"field": self.error.field, "message": self.error.message}
+        return _json({"id": self.id, "version": self.version, "error": error})
 
     def ad_id_bytes(self) -> bytes:
         """Return the ads' ids as the Open Inference Protocol lays a BYTES tensor out.
@@ -69,5 +70,26 @@ class Answer:
         return _native.id_bytes(*self.index.data.ad_ids.arrays, self.positions)
 
 
+def write_json(answers: Sequence[Answer]) -> list[bytes]:
+    """Return the text of each of one batch's answers, none of them an error.
+
+    As many threads as torch uses share them, and none holds the interpreter as it writes.
+    """
+    if not answers:
+        return []
+    pieces = [
+        (
+            _json({"id": one.id, "version": one.version})[:-1] + b',"ads":',
+            one.positions, one.sids, one.scores, b',"funnel":' + _json(one.funnel) + b"}",
+        )
+        for one in answers
+    ]  # fmt: skip
+    ids = answers[0].index.data.ad_ids.arrays
+    return _native.answers_json(pieces, *ids, torch.get_num_threads())
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def _json(value: dict) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return _ENCODER.encode(value).encode()

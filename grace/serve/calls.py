@@ -8,10 +8,10 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from grace.serve.answer import Answer
 from grace.serve.config import TelemetryConfig
-from grace.serve.metrics import Metrics
 from grace.serve.tracing import Tracing
 
 _log = logging.getLogger("grace.serve.access")
@@ -46,6 +46,16 @@ class Call:
     start_ns: int = field(default_factory=time.time_ns)
 
 
+class Counting(Protocol):
+    """What counts calls: `Metrics`, or what tells them of calls in another process."""
+
+    def count_call(self, protocol: str, route: str, status: str, seconds: float) -> None:
+        """See `Metrics`."""
+
+    def count_refusal(self, reason: str) -> None:
+        """See `Metrics`."""
+
+
 class Observer:
     """Tells of calls that are over.
 
@@ -55,7 +65,7 @@ class Observer:
         tracing: None makes no spans.
     """
 
-    def __init__(self, telemetry: TelemetryConfig, metrics: Metrics, tracing: Tracing | None):
+    def __init__(self, telemetry: TelemetryConfig, metrics: Counting, tracing: Tracing | None):
         self._share, self.metrics, self._tracing = telemetry.access_log, metrics, tracing
 
     def finish(self, call: Call, status: int | str, failed: bool = False) -> None:

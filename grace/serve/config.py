@@ -61,6 +61,8 @@ class HttpConfig:
         drain_timeout_s: on SIGTERM, the longest wait for answers that are due.
         token_file: `NAME TOKEN` lines; with it every call but health needs a token.
         tls_cert, tls_key: PEM files; both or neither.
+        workers: processes that speak HTTP for the engine's; 0 speaks it in the engine's own. By
+            default, beside a GPU, one for three cores and four at most; beside a CPU none.
     """
 
     host: str = "127.0.0.1"
@@ -74,6 +76,7 @@ class HttpConfig:
     token_file: str = ""
     tls_cert: str = ""
     tls_key: str = ""
+    workers: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

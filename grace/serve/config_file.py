@@ -36,6 +36,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "http.max_connections": (1, 1_000_000),
     "http.body_timeout_s": (0.1, 3600),
     "http.drain_timeout_s": (0, 3600),
+    "http.workers": (0, 64),
     "grpc.port": (0, 65_535),
     "admin.port": (0, 65_535),
     "telemetry.access_log": (0, 1),

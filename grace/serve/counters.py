@@ -79,10 +79,10 @@ class Counts:
         self._dropped: Counter[str] = Counter()
         self._swaps = self._graph_replays = 0
 
-    def note_outcome(self, outcome: str) -> None:
-        """Count a request that came to its end, one of `OUTCOMES`."""
+    def note_outcome(self, outcome: str, count: int = 1) -> None:
+        """Count requests that came to their end, one of `OUTCOMES`."""
         with self._lock:
-            self._requests[outcome] += 1
+            self._requests[outcome] += count
 
     def note_batch(self, size: int, version: str, waits_ms: list[float]) -> None:
         """Count a batch that begins, and how long each of its requests waited for that."""
@@ -110,7 +110,8 @@ class Counts:
             for funnel in funnels:
                 for name, count in funnel.items():
                     if name == "dropped":
-                        self._dropped.update(count)
+                        for reason, dropped in count.items():
+                            self._dropped[reason] += dropped
                     else:
                         self._funnel[name] += count
 

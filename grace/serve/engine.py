@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,6 +16,7 @@ from grace.errors import GraceError
 from grace.index import Index
 from grace.index.reader import IndexReader
 from grace.retrieve import Retriever
+from grace.retrieve.request import RequestText
 from grace.runtime import Batcher, Cancelled, Closed, Full, Timeline
 from grace.runtime import Expired as WaitedTooLong
 from grace.serve.answer import Answer
@@ -113,45 +114,67 @@ class Engine:
 
     def submit(
         self,
-        raw: dict,
+        raw: dict | RequestText,
         client: str = "",
         timeout_ms: float | None = None,
         trace: bool = False,
+        as_text: bool = False,
     ) -> Ticket:
-        """Admit a request; never blocks.
+        """Admit a request; see `submit_all`."""
+        return self.submit_all([raw], client, timeout_ms, trace, as_text)[0]
+
+    def submit_all(
+        self,
+        raws: Sequence[dict | RequestText],
+        client: str = "",
+        timeout_ms: float | None = None,
+        trace: bool = False,
+        as_text: bool = False,
+    ) -> list[Ticket]:
+        """Admit requests, all of them or none; never blocks.
+
+        As many as a batch holds are one batch where nothing else waits.
 
         Args:
-            raw: as `Retriever.retrieve` takes it; what is wrong with it is in its answer.
-            client: whose it is; clients take turns.
-            timeout_ms: from now to its deadline.
-            trace: whether the answer tells how the search went.
+            raws: each as `Retriever.retrieve` takes it, or its text; what is wrong with it is in
+                its answer.
+            client: whose they are; clients take turns.
+            timeout_ms: from now to their deadline.
+            trace: whether answers tell how the search went.
+            as_text: whether answers come with their text, which is cheapest for a batch at once.
 
         Raises:
-            Overloaded: if the engine holds as many requests as it may.
+            Overloaded: if the engine could not hold all.
             Draining: if it is going down.
             ValueError: if the timeout is not a number.
         """
         now = time.monotonic()
         timeout = self.options.timeout_ms if timeout_ms is None else timeout_ms
-        ticket = Ticket(Future(), raw, client, now + timeout / 1e3, now, trace)
+        deadline = now + timeout / 1e3
+        tickets = [Ticket(Future(), raw, client, deadline, now, trace, as_text) for raw in raws]
+        for ticket in tickets:
+            ticket.future.add_done_callback(self._withdrawing(ticket))
+        try:
+            self._admit(tickets, client, deadline)
+        except Closed:
+            self._counts.note_outcome("draining", len(tickets))
+            raise Draining("the server is going down") from None
+        except Full:
+            self._counts.note_outcome("overloaded", len(tickets))
+            raise self._overloaded() from None
+        # Where none may form, whoever makes room for one wakes the batcher.
+        if len(self._batcher) >= self.options.max_batch and self._may_form():
+            self._batcher.wake()
+        return tickets
+
+    def _withdrawing(self, ticket: Ticket) -> Callable[[Future], None]:
         waiting = weakref.ref(ticket)  # a future that held its ticket would be a circle
 
         def gone(future: Future) -> None:
             if future.cancelled() and (withdrawn := waiting()) is not None:
                 self._batcher.cancel(withdrawn)
 
-        ticket.future.add_done_callback(gone)
-        try:
-            self._admit(ticket)
-        except Closed:
-            self._counts.note_outcome("draining")
-            raise Draining("the server is going down") from None
-        except Full:
-            self._counts.note_outcome("overloaded")
-            raise self._overloaded() from None
-        if len(self._batcher) >= self.options.max_batch:
-            self._batcher.wake()
-        return ticket
+        return gone
 
     def drain(self, timeout_s: float = 30.0) -> bool:
         """Take no more requests, answer those admitted, stop; whether all were answered in time.
@@ -190,16 +213,16 @@ class Engine:
             "failed": self._failed,
         }
 
-    def _admit(self, ticket: Ticket) -> None:
+    def _admit(self, tickets: Sequence[Ticket], client: str, deadline: float) -> None:
         with self._lock:
             # Places that batches hold are not the batcher's to give.
             elsewhere = len(self._open) - len(self._batcher)
             self._batcher.capacity = self.options.max_admitted - elsewhere
-            self._open.add(ticket)  # first: it may be dropped as soon as it waits
+            self._open.update(tickets)  # first: one may be dropped as soon as it waits
             try:
-                self._batcher.admit(ticket, ticket.client, ticket.deadline)
+                self._batcher.admit_all(tickets, client, deadline)
             except BaseException:
-                self._open.discard(ticket)
+                self._open.difference_update(tickets)
                 raise
 
     # ---- forming batches, on the engine's own thread ------------------------------------------

@@ -55,6 +55,10 @@ class Metrics:
         self._refusals = Counter(
             "grace_refusals", "Calls without an answer, by reason", ["reason"], registry=registry
         )
+        self._deaths = Counter(
+            "grace_worker_deaths", "HTTP workers that died and were started again",
+            registry=registry,
+        )  # fmt: skip
         # Looking a series up costs more than counting in it, and there are few.
         self._calls, self._seconds = cache(calls.labels), cache(seconds.labels)
         ProcessCollector(registry=registry)
@@ -68,6 +72,10 @@ class Metrics:
     def count_refusal(self, reason: str) -> None:
         """Count a call that got no answer."""
         self._refusals.labels(reason).inc()
+
+    def count_worker_death(self) -> None:
+        """Count an HTTP worker that died."""
+        self._deaths.inc()
 
     def render(self) -> tuple[bytes, str]:
         """Return the text that Prometheus reads, and its content type."""

@@ -18,7 +18,7 @@ from grace.serve import models
 from grace.serve.config import ServeConfig
 from grace.serve.engine import Engine
 from grace.serve.faults import json_response
-from grace.serve.http import MAX_TIMEOUT_MS
+from grace.serve.retrieve import MAX_TIMEOUT_MS
 
 PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 ERRORS = {

@@ -7,7 +7,8 @@ may be under way at once. On a GPU compute only launches; post sleeps until the 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -19,7 +20,7 @@ from grace.retrieve.request import Request, readable_id
 from grace.retrieve.result import Trace
 from grace.retrieve.searching import Inputs, Searching, StageTimes
 from grace.runtime import Executor, Frame, Graph, Node, TensorSpec, Timeline
-from grace.serve.answer import Answer
+from grace.serve.answer import Answer, write_json
 from grace.serve.ticket import Expired, Ticket
 
 
@@ -33,7 +34,7 @@ class Owner(Protocol):
         """Give a claimed ticket its answer, or what ended it, unless it has one."""
 
     def searched(self, job: Job) -> None:
-        """A batch is answered: the next one may be formed, full or not."""
+        """A batch leaves what searches to the next one, which may be formed, full or not."""
 
     def ended(self, job: Job, error: Exception | None) -> None:
         """A batch has left the pipeline, all its tickets settled."""
@@ -191,16 +192,38 @@ class Pipeline:
             return
         with job.stages_ms.stage("compute"):
             beams = job.searching.wait()
+        if job.replayed:
+            self._owner.searched(job)  # the GPU has nothing to do, and is no core of this batch's
         with job.stages_ms.stage("post"):
             found, traces = self.retriever.find(job.requests, job.searching, beams, job.traced)
+            answers = self._answers(job, found, traces)
         job.funnels = [one.funnel for one in found]
-        for ticket, request, one, trace in zip(
-            job.tickets, job.requests, found, traces, strict=True
-        ):
-            trace = trace if ticket.trace else None
-            self._owner.settle(ticket, self._answer(job, ticket, request.id, one, trace))
-        # Only now: where no full batch waits, the next one would only compete for the interpreter.
-        self._owner.searched(job)
+        for ticket, answer in zip(job.tickets, answers, strict=True):
+            answer.stages_ms.update(job.stages_ms)  # post has a time only now
+            self._owner.settle(ticket, answer)
+        if not job.replayed:
+            # Only now: where no full batch waits, the next one would only compete for the cores.
+            self._owner.searched(job)
+
+    def _answers(
+        self, job: Job, found: list[Found], traces: Sequence[Trace | None]
+    ) -> list[Answer]:
+        """Return the answers, those as text that somebody wants so."""
+        answers = [
+            self._answer(job, ticket, request.id, one, trace if ticket.trace else None)
+            for ticket, request, one, trace in zip(
+                job.tickets, job.requests, found, traces, strict=True
+            )
+        ]
+        wanted = [
+            row
+            for row, ticket in enumerate(job.tickets)
+            if ticket.as_text and answers[row].error is None
+        ]
+        texts = write_json([answers[row] for row in wanted])
+        for row, text in zip(wanted, texts, strict=True):
+            answers[row] = replace(answers[row], text=text)
+        return answers
 
     def _answer(
         self,

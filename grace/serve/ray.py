@@ -46,7 +46,7 @@ class Replica:
             BackPressureError: if the engine is full, which bodies of many requests can bring about.
         """
         try:
-            ticket = self._engine.submit(raw, client, timeout_ms)
+            ticket = self._engine.submit(raw, client, timeout_ms, as_text=True)
         except Overloaded:  # which would not survive the way to the caller
             most = self._config.batching.max_admitted
             raise BackPressureError(num_queued_requests=most, max_queued_requests=most) from None

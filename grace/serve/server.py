@@ -4,56 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import signal
-import socket
-import ssl
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import uvicorn
 import uvloop
-from starlette.types import ASGIApp
 
-from grace.catalog.values import describe
 from grace.decode import BeamPlan, check_device
 from grace.errors import ConfigError
 from grace.index.history import CURRENT
 from grace.serve.admin import build_admin_app
 from grace.serve.app import build_app
-from grace.serve.config import HttpConfig, ServeConfig
-from grace.serve.connection import bounded_protocol
+from grace.serve.collector import leave_alone_what_stays
+from grace.serve.config import ServeConfig
 from grace.serve.engine import Engine
 from grace.serve.kserve.grpc import start_server
+from grace.serve.listening import Listener, bind, listen
 from grace.serve.logs import json_logs
 from grace.serve.security import Tokens, is_loopback, tls_context
 from grace.serve.tracing import start_tracing
+from grace.serve.workers import start_workers, worker_count
 
 _log = logging.getLogger(__name__)
 
 SWITCH_S = 5e-4
 """Between two threads that want the interpreter; Python's own 5 ms last as long as a search."""
-
-
-@dataclass(frozen=True)
-class Listener:
-    """A port that is served.
-
-    Attributes:
-        name: of the protocol.
-        address: for people.
-        stop: takes no new connections, and returns when those open have their answers.
-        failed: ends only if the port is no longer served though nobody stopped it.
-    """
-
-    name: str
-    address: str
-    stop: Callable[[], Awaitable[object]]
-    failed: asyncio.Future | None = None
 
 
 def serve(config: ServeConfig, announce: Callable[[str], None]) -> bool:
@@ -97,9 +75,14 @@ def serve(config: ServeConfig, announce: Callable[[str], None]) -> bool:
         sys.setswitchinterval(SWITCH_S)
         engine = make_engine(config)
         app = build_app(engine, config, tracing, tokens)
+        leave_alone_what_stays()
 
         async def start_http() -> Listener:
-            return await listen("http", app, port, config.http, tls)
+            workers = worker_count(config)
+            if workers == 0:
+                return await listen("http", app, port, config.http, tls)
+            metrics = app.state.observer.metrics
+            return await start_workers(workers, port, engine, app, metrics, config)
 
         async def start_grpc() -> Listener:
             server = await start_server(engine, config, app.state.observer, tokens)
@@ -163,88 +146,6 @@ def make_engine(config: ServeConfig) -> Engine:
         raise ConfigError(f"model.device: {why}") from None
 
 
-def bind(section: str, host: str, port: int) -> socket.socket:
-    """Return a socket bound to a port; until somebody listens, connections to it are refused.
-
-    Args:
-        section: of the configuration, for messages.
-        host: a name or an address.
-        port: 0 takes a free one.
-
-    Raises:
-        ConfigError: if the host is none of this machine's, or the port is taken.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except OSError as error:
-        why = f"{host!r} is no address: {error.strerror}"
-        raise ConfigError(f"{_host_key(section)}: {why}") from None
-    except UnicodeError:  # from IDNA: an empty label, or one that is too long
-        raise ConfigError(f"{_host_key(section)}: {describe(host)} is no host name") from None
-    bound = socket.socket(family, kind, protocol)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind(address)
-    except OSError as error:
-        bound.close()
-        raise _port_fault(section, host, port, error) from None
-    return bound
-
-
-async def listen(
-    name: str, app: ASGIApp, port: socket.socket, http: HttpConfig, tls: ssl.SSLContext | None
-) -> Listener:
-    """Serve an ASGI application on a bound socket.
-
-    Args:
-        name: of the port, and its section of the configuration.
-        app: the application.
-        port: as `bind` returns it.
-        http: limits.
-        tls: None speaks plain HTTP.
-
-    Raises:
-        ConfigError: if somebody else has begun to listen on the port.
-    """
-    server = _Server(
-        uvicorn.Config(
-            app, http=bounded_protocol(http.body_timeout_s, http.max_connections), ws="none",
-            lifespan="off", log_config=None, access_log=False, proxy_headers=False,
-            server_header=False, timeout_graceful_shutdown=None,
-            ssl_context_factory=None if tls is None else lambda *_: tls,
-        )
-    )  # fmt: skip
-    host, number = port.getsockname()[:2]
-    task = asyncio.create_task(server.serve([port]))
-    while not server.started and not task.done():
-        await asyncio.sleep(0.005)
-    if task.done():
-        try:
-            task.result()
-        except OSError as error:
-            raise _port_fault(name, host, number, error) from None
-
-    async def stop() -> None:
-        server.should_exit = True
-        try:
-            await asyncio.wait_for(asyncio.shield(task), http.drain_timeout_s)
-        except TimeoutError:
-            server.force_exit = True
-            await task
-
-    shown = f"[{host}]" if ":" in host else host
-    return Listener(name, f"http{'' if tls is None else 's'}://{shown}:{number}", stop, task)
-
-
-class _Server(uvicorn.Server):
-    """uvicorn's, which leaves signals to `serve`."""
-
-    def capture_signals(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-
 async def _run(
     engine: Engine,
     config: ServeConfig,
@@ -283,15 +184,3 @@ def _greeting(engine: Engine, config: ServeConfig, listeners: list[Listener]) ->
     ]
     lines += [f"{listener.name}  {listener.address}" for listener in listeners]
     return "\n".join(lines)
-
-
-def _port_fault(section: str, host: str, port: int, error: OSError) -> ConfigError:
-    if error.errno == errno.EADDRINUSE:
-        return ConfigError(f"{section}.port: {host}:{port} is taken by another process")
-    if error.errno == errno.EADDRNOTAVAIL:
-        return ConfigError(f"{_host_key(section)}: {host} is no address of this machine")
-    return ConfigError(f"{section}.port: cannot listen on {host}:{port}: {error.strerror}")
-
-
-def _host_key(section: str) -> str:
-    return "admin.host" if section == "admin" else "http.host"  # gRPC listens on HTTP's

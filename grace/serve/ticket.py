@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from grace.errors import GraceError
+from grace.retrieve.request import RequestText
 from grace.serve.answer import Answer
 
 
@@ -32,18 +33,20 @@ class Ticket:
     Attributes:
         future: gives an `Answer`, or raises `Expired`, `Draining`, `Overloaded` (another client's
             turn came first) or what went wrong.
-        raw: the request as it came.
+        raw: the request as it came, or its text.
         client: whose it is.
         deadline, submitted: in the time of `time.monotonic`.
         trace: whether the answer tells how the search went.
+        as_text: whether the answer comes with its text, written beside those of its batch.
     """
 
     future: Future[Answer]
-    raw: dict
+    raw: dict | RequestText
     client: str
     deadline: float
     submitted: float
     trace: bool = False
+    as_text: bool = False
 
     def cancel(self) -> None:
         """Forget the request: the client is gone. One whose search has begun runs to its end."""

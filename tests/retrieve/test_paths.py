@@ -2,6 +2,8 @@
 
 import copy
 import threading
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,9 +18,10 @@ from test_faults_swap import in_threads
 from grace.decode import BeamPlan, CoreGenerator, step_search
 from grace.errors import ConfigError
 from grace.index import MATCHERS
+from grace.index.host_matcher import HostMatcher
 from grace.model import EncoderDecoder
-from grace.retrieve import Retriever
-from grace.retrieve.own_model import OwnModel
+from grace.retrieve import Retriever, paths
+from grace.retrieve.own_model import FixedInputs, OwnModel
 from grace.retrieve.paths import GeneratorPath, StepPath
 
 MODES = [matching for matching in MATCHERS if matching != "off"]
@@ -307,6 +310,78 @@ def test_threads_share_a_retriever_while_ads_are_paused():
 
     in_threads(2, pause, ask, ask, ask)
     assert off
+
+
+@pytest.mark.parametrize("matching", ["valid", "exact"])
+def test_a_search_that_encodes_finds_what_one_after_the_encoder_finds(matching):
+    """On memory that stays in place, which holds other requests in the rows of smaller batches."""
+    index, requests = small_index(), requests_of(11)
+    make = partial(Retriever, index, small_model(), matching=matching, batch_size=4)
+    plain, encoding = make(), make()
+    path = encoding._path
+    path._search._source, path._in_graph = FixedInputs(path._model, 4), True
+    for first, count in ((0, 4), (4, 1), (5, 3), (8, 2), (10, 1), (0, 4)):
+        some = requests[first : first + count]
+        assert found(encoding.retrieve(some)) == found(plain.retrieve(some))
+
+
+def test_an_encoder_that_somebody_changed_is_in_no_graph():
+    index = small_index()
+    assert OwnModel(small_model(), index, "cpu", "float32").has_own_encoder
+    hooked, other = small_model(), small_model()
+    hooked.encoder.layers[0].register_forward_hook(lambda module, given, out: None)
+    other.encoder.context.query_norm = Adapted(other.encoder.context.query_norm)
+    for model in (hooked, other):
+        assert not OwnModel(model, index, "cpu", "float32").has_own_encoder
+
+
+def test_where_the_encoder_cannot_be_captured_it_is_launched_as_it_is(monkeypatch, caplog):
+    made = []
+
+    def search(*args, source=None, **options):
+        made.append(source)
+        if source is not None:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return step_search.StepSearch(*args, **options)
+
+    index, model = small_index(), small_model()
+    retriever = Retriever(index, model)
+    own, plan = retriever._path._model, retriever.plan
+    monkeypatch.setattr(paths, "StepSearch", search)
+    monkeypatch.setattr(paths, "DeviceIndex", on_the_host)
+    path = paths.StepPath(own, index, "cuda", "exact", plan, 16, 0)
+    assert [source is None for source in made] == [False, True]
+    assert "the encoder cannot be captured" in caplog.text
+    assert not path._in_graph
+
+
+def on_the_host(index, device, matching):
+    """What a device's index would be."""
+    return SimpleNamespace(trie=index.trie, matcher=HostMatcher(index, matching))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_an_encoder_in_a_graph_computes_what_it_computes_outside():
+    index, requests = small_index(), requests_of(11)
+    make = partial(
+        Retriever, index, small_model(), device="cuda", precision="float32", batch_size=4
+    )
+    inside, outside = make(), make()
+    path = outside._path
+    assert inside._path._in_graph
+    assert path._in_graph
+    path._in_graph, steps = False, path._search
+    path._search = step_search.StepSearch(
+        steps.decoder, steps.trie, steps.matcher, steps.plan, steps.max_batch,
+        path._model.num_context,
+    )  # fmt: skip
+    for first, count in ((0, 4), (4, 1), (5, 3), (8, 2), (10, 1), (0, 4)):
+        some = requests[first : first + count]
+        for one, other in zip(inside.retrieve(some), outside.retrieve(some), strict=True):
+            assert one.error is other.error is None
+            scores = [[ad.score for ad in result.ads] for result in (one, other)]
+            torch.testing.assert_close(*map(torch.tensor, scores), atol=1e-4, rtol=0)
 
 
 def test_a_failed_capture_is_captured_again(monkeypatch):

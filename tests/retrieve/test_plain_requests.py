@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 from datetime import UTC, datetime
 
 import numpy as np
@@ -12,11 +13,18 @@ from hypothesis import strategies as st
 from model_cases import FIELDS
 
 import grace
+from grace import _native
 from grace.catalog import parse_targeting
 from grace.errors import RequestError
 from grace.model import FeatureSpec
 from grace.model.feature_reader import FeatureReader
-from grace.retrieve.request import Request, parse_request, read_requests
+from grace.retrieve.request import (
+    Request,
+    RequestText,
+    parse_request,
+    read_requests,
+    readable_id,
+)
 
 FLAG = {"name": "flag", "kind": "categorical", "values": [True, 7, "7é", "😀"]}
 SPEC = FeatureSpec.from_dict({"fields": [*FIELDS["fields"], FLAG]})
@@ -169,9 +177,19 @@ def attempt(call, *arguments) -> object:
 
 
 def check(raws: list, kind: str) -> None:
+    """All of them together with their texts, in either spelling, are read as Python reads them."""
+    given = list(raws)
+    for raw in raws:
+        for ascii_only in (True, False):
+            try:
+                text = json.dumps(raw, ensure_ascii=ascii_only, allow_nan=False).encode()
+            except (TypeError, ValueError):
+                continue
+            given.append(RequestText(text))
     reader, python = READERS[kind], PythonOnly(kind)
-    outcomes = read_requests(raws, INDEXES[kind], reader)
-    for raw, outcome in zip(raws, outcomes, strict=True):
+    outcomes = read_requests(given, INDEXES[kind], reader)
+    for raw, outcome in zip(given, outcomes, strict=True):
+        raw = json.loads(raw) if isinstance(raw, RequestText) else raw
         expected = attempt(parse_request, raw, python, python)
         if isinstance(expected, Exception):
             assert (type(outcome), str(outcome)) == (type(expected), str(expected))
@@ -242,6 +260,60 @@ def test_what_clients_send_is_plain(kind):
     assert index.compile_plain([{}], ["2026-01-01T00:00:00.500+02:00"]) != [None]
     assert index.compile_plain([{}], [at]) == [None]
     assert READERS[kind].read_plain([raw["features"], {}]).count(None) == 0
+    texts = [
+        RequestText(json.dumps({"id": 1, "at": None} | raw).encode()),
+        RequestText(b'{"id":""}'),
+    ]
+    read = _native.RequestTexts(texts)
+    assert read.heads() == [(1, None), ("", None)]
+    assert index.compile_texts(read).count(None) == 0
+    assert READERS[kind].read_texts(read).count(None) == 0
+
+
+TEXTS = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**65), 2**65) | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["id", "at", "top_k", "é", "\ud800", "\n"]), inner)
+    ),
+    max_leaves=9,
+)
+
+
+@st.composite
+def damaged(draw) -> bytes:
+    """A request as text, with some bytes changed, lost or put in."""
+    raw = {"id": draw(texts | st.integers())} | draw(
+        st.dictionaries(st.sampled_from(["attributes", "features", "at", "top_k"]), TEXTS)
+    )
+    text = bytearray(json.dumps(raw, ensure_ascii=draw(st.booleans())).encode(errors="replace"))
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(text)))
+        text[at : at + draw(st.integers(0, 2))] = draw(
+            st.binary(max_size=2) | st.sampled_from(list(map(str.encode, '{}[]",:\\ \t0-.eEu+tn')))
+        )
+    return bytes(text)
+
+
+@given(st.lists(damaged() | st.binary(max_size=9), max_size=4))
+@example([b'{"id":1,"top_k":0}' + b" " * 9, b"", b"{", b'{"id":"\\ud83d\\ude00"}'])
+@example([b'{"id":' + b"[" * 200, b'{"id":1,"at":' + b"[" * 63 + b"]" * 63 + b"}"])
+def test_a_text_that_is_plain_is_json_and_says_what_python_finds(texts):
+    heads = _native.RequestTexts(list(map(RequestText, texts))).heads()
+    for text, head in zip(texts, heads, strict=True):
+        if head is None:
+            continue
+        raw = json.loads(text.decode())
+        if text.count(b'"id"') == 1 and text.count(b'"top_k"') <= 1:
+            assert same(head, (raw["id"], raw.get("top_k")))
+
+
+def test_a_text_that_is_no_json_is_a_wrong_request():
+    (outcome,) = read_requests([RequestText(b'{"id": 1')], INDEXES["text"], READERS["text"])
+    assert isinstance(outcome, RequestError)
+    assert outcome.field == "request"
+    assert readable_id(RequestText(b'{"id": 1')) is None
+    assert readable_id(RequestText(b'{"id": 1}')) == 1
 
 
 def test_now_is_when_a_request_without_a_time_is_read():

@@ -206,6 +206,56 @@ def test_a_flood_keeps_nobody_out():
     assert [item.number for item in batcher.take(4)] == ["a0", "b", "c", "d"]
 
 
+@given(
+    st.lists(CLIENTS, max_size=CAPACITY), CLIENTS, st.integers(1, CAPACITY + 1),
+    st.integers(0, CAPACITY),
+)  # fmt: skip
+def test_a_group_comes_whole_as_its_items_would_one_by_one_or_not_at_all(
+    waiting, client, size, expired
+):
+    def filled():
+        clock, outcomes = Clock(), Outcomes()
+        batcher = Batcher(CAPACITY, outcomes, clock)
+        for i, owner in enumerate(waiting):
+            batcher.admit(Item(i), owner, clock.now + 1 if i < expired else math.inf)
+        clock.now += 2
+        return batcher, outcomes
+
+    def left(batcher):
+        batcher.close()
+        return [item.number for batch in iter(lambda: batcher.take(CAPACITY), []) for item in batch]
+
+    singly, its_outcomes = filled()
+    try:
+        for i in range(size):
+            singly.admit(Item(100 + i), client)
+        refused = any(number >= 100 for number in its_outcomes.reason)
+    except Full:
+        refused = True
+    batcher, outcomes = filled()
+    group = [Item(100 + i) for i in range(size)]
+    if refused:
+        with pytest.raises(Full):
+            batcher.admit_all(group, client)
+        assert {type(reason) for reason in outcomes.reason.values()} <= {Expired}
+        still = [i for i in range(len(waiting)) if i not in outcomes.reason]
+        assert sorted(left(batcher)) == still
+    else:
+        batcher.admit_all(group, client)
+        assert outcomes.reason.keys() == its_outcomes.reason.keys()
+        assert left(batcher) == left(singly)
+
+
+def test_an_item_comes_once():
+    batcher, item = Batcher(3, Outcomes()), Item(0)
+    with pytest.raises(ValueError, match="waits already"):
+        batcher.admit_all([item, item])
+    batcher.admit(item)
+    with pytest.raises(ValueError, match="waits already: item 0"):
+        batcher.admit_all([Item(1), item])
+    assert len(batcher) == 1
+
+
 def test_two_equal_clients_do_not_push_each_other_out():
     batcher = Batcher(5, Outcomes())
     fill(batcher, *"aaabb")

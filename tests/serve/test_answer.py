@@ -12,6 +12,7 @@ import grace
 from grace import _native
 from grace.errors import RequestError
 from grace.serve import Answer
+from grace.serve.answer import write_json
 
 TEXTS = st.lists(
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12), min_size=1,
@@ -113,8 +114,21 @@ def test_no_json_for_what_is_no_number(score):
 
 @pytest.mark.parametrize(("sids", "scores"), [(2, 1), (1, 2)])
 def test_arrays_of_different_lengths(sids, scores):
+    arrays = np.array([0]), np.zeros((sids, 3), np.int64), np.zeros(scores, np.float32)
     with pytest.raises(ValueError, match="one SID and one score"):
-        _native.ads_json(
-            b"", np.array([5]), np.array([0]), np.zeros((sids, 3), np.int64),
-            np.zeros(scores, np.float32), b"",
-        )  # fmt: skip
+        _native.answers_json([(b"", *arrays, b"")], np.array([5]), 1)
+
+
+@pytest.mark.parametrize("threads", [1, 3, 32])
+def test_a_batch_is_written_as_its_answers_are(threads, monkeypatch):
+    monkeypatch.setattr("torch.get_num_threads", lambda: threads)
+    sizes = (0, 1, 300, 2, 0, 77)
+    batch = [
+        answer_of(["a", "b"], -np.arange(n, dtype=np.float32), np.full((n, 2), n), id=n)
+        for n in sizes
+    ]
+    written = write_json(batch)
+    assert written == [one.to_json() for one in batch]
+    assert [json.loads(text)["id"] for text in written] == list(sizes)
+    assert [len(json.loads(text)["ads"]) for text in written] == list(sizes)
+    assert write_json([]) == []

@@ -29,6 +29,7 @@ from strategies import MODES, Case
 from test_faults_rows import SCHEMA, good_rows
 
 import grace
+from grace.retrieve.request import RequestText
 from grace.serve import Draining, Engine, EngineOptions, Expired, Overloaded
 
 WRONG = (
@@ -117,6 +118,58 @@ def test_graces_own_model(matching):
         if answer.trace is not None:
             assert answer.trace.steps == result.trace.steps
             assert answer.trace.matching == result.trace.matching
+    assert engine.drain()
+
+
+def test_texts_are_answered_as_the_requests_they_hold():
+    index, draw = small_index(), np.random.default_rng(1)
+    raws = [{"id": i, "features": random_features(draw)} for i in range(6)]
+    raws += [{"id": 6, "features": {"age": "old"}}, {"features": {}}, {"id": "é", "at": None}]
+    engine = engine_of(index, small_model(), grace.BeamPlan((1, 5, 20), 40), max_batch=16)
+    texts = [RequestText(json.dumps(raw).encode()) for raw in raws]
+    mixed = [text if i % 3 else raw for i, (raw, text) in enumerate(zip(raws, texts, strict=True))]
+    plain, *others = (  # batch by batch: one of another size may round otherwise
+        [one.to_json() for one in answers(engine.submit_all(some, as_text=True))]
+        for some in (raws, texts, mixed)
+    )
+    assert others == [plain, plain]
+    assert engine.drain()
+
+
+def test_a_group_is_one_batch_though_the_device_was_idle(index):
+    engine = engine_of(index, max_batch=8)
+    found = answers(engine.submit_all([request_of(i) for i in range(8)], as_text=True))
+    assert {answer.batch_size for answer in found} == {8}
+    for i, answer in enumerate(found):
+        plain = engine.submit(request_of(i)).future.result(PATIENCE_S)
+        assert answer.text == answer.to_json() == plain.to_json()
+        assert plain.text is None
+    assert engine.drain()
+
+
+def test_a_group_comes_whole_or_not_at_all(index):
+    model = Held()
+    engine = engine_of(index, model, max_batch=2, max_admitted=6)
+    model.free.clear()
+    running = engine.submit_all([request_of(i) for i in range(2)], client="a")
+    model.await_batch()
+    waiting = engine.submit_all([request_of(i) for i in range(2, 5)], client="a")
+    with pytest.raises(Overloaded):
+        engine.submit_all([request_of(i) for i in range(5, 7)], client="a")
+    assert engine.status()["admitted"] == 5
+    assert engine.counters.requests["overloaded"] == 2
+    waiting += engine.submit_all([request_of(5)], client="a")
+    model.free.set()
+    assert [answer.id for answer in answers(running + waiting)] == list(range(6))
+    assert engine.drain()
+    assert engine.counters.requests["ok"] == 6
+
+
+def test_the_text_of_a_wrong_request_says_what_is_wrong(index):
+    engine = engine_of(index, max_batch=2)
+    wrong, right = answers(engine.submit_all([{"id": 1, "x": 2}, request_of(2)], as_text=True))
+    assert json.loads(wrong.to_json())["error"]["field"] == "x"
+    assert json.loads(right.to_json())["id"] == 2
     assert engine.drain()
 
 

@@ -194,9 +194,9 @@ def test_a_deadline_that_passes_in_the_queue_is_told(gated):
 def test_the_deadline_of_the_rpc_is_the_requests(gated, monkeypatch):
     model, engine, http_url, grpc_url = gated
     given_ms = []
-    submit = engine.submit
+    submit = engine.submit_all
     monkeypatch.setattr(
-        engine, "submit", lambda r, c, t: given_ms.append(t) or submit(r, c, t)
+        engine, "submit_all", lambda r, c, t: given_ms.append(t) or submit(r, c, t)
     )  # fmt: skip
     model.gate.set()
     infer_grpc(grpc_url, grpc_request(), timeout=20)
@@ -399,8 +399,8 @@ TOKEN = "a-token-of-some-length"
 def test_data_needs_a_token_where_tokens_are_set_and_health_does_not(index, monkeypatch):
     engine = make_engine(index)
     clients = []
-    submit = engine.submit
-    monkeypatch.setattr(engine, "submit", lambda r, c, t: clients.append(c) or submit(r, c, t))
+    submit = engine.submit_all
+    monkeypatch.setattr(engine, "submit_all", lambda r, c, t: clients.append(c) or submit(r, c, t))
     with serving(engine, make_config(), Tokens({TOKEN: "ann"})) as (http_url, grpc_url):
         for header in (None, "Bearer other"):
             sent = {} if header is None else {"authorization": header}
@@ -424,8 +424,8 @@ def test_data_needs_a_token_where_tokens_are_set_and_health_does_not(index, monk
 def test_without_tokens_a_client_names_itself_or_is_its_address(plain, monkeypatch):
     engine, http_url, grpc_url = plain
     clients = []
-    submit = engine.submit
-    monkeypatch.setattr(engine, "submit", lambda r, c, t: clients.append(c) or submit(r, c, t))
+    submit = engine.submit_all
+    monkeypatch.setattr(engine, "submit_all", lambda r, c, t: clients.append(c) or submit(r, c, t))
     post(http_url, http_body())
     post(http_url, http_body(), {"x-client-id": "shop"})
     infer_grpc(grpc_url, grpc_request())

@@ -17,7 +17,8 @@ from grace.errors import ConfigError
 from grace.serve import server
 from grace.serve.app import build_app
 from grace.serve.connection import MAX_HEAD_BYTES
-from grace.serve.server import bind, check_machine, serve
+from grace.serve.listening import bind
+from grace.serve.server import check_machine, serve
 
 JSON = {"content-type": "application/json"}
 QUICK = {"http": {"body_timeout_s": 0.1}}

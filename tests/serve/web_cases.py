@@ -18,8 +18,8 @@ from grace.model import EncoderDecoder, save_model
 from grace.serve import Engine, EngineOptions
 from grace.serve.config import ServeConfig
 from grace.serve.config_file import make_config
+from grace.serve.listening import bind, listen
 from grace.serve.security import tls_context
-from grace.serve.server import bind, listen
 
 SCHEMA = {
     "attributes": [

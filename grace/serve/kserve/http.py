@@ -18,10 +18,10 @@ from grace.serve.config import ServeConfig
 from grace.serve.engine import Engine
 from grace.serve.faults import Fault, json_response
 from grace.serve.health import why_not_ready
-from grace.serve.http import timeout_ms
 from grace.serve.kserve import infer, metadata
 from grace.serve.kserve.codec import Tensor, encode_binary, encode_values
 from grace.serve.kserve.http_call import HEADER_LENGTH, decompress, read_call
+from grace.serve.retrieve import timeout_ms
 
 
 def routes(engine: Engine, config: ServeConfig) -> list[BaseRoute]:
@@ -61,7 +61,9 @@ def routes(engine: Engine, config: ServeConfig) -> list[BaseRoute]:
         requests = infer.read_requests(
             call.inputs, call.parameters, config.http.max_requests, config.http.max_depth
         )
-        deadline_ms = infer.read_timeout(call.parameters) or timeout_ms(request, engine)
+        deadline_ms = infer.read_timeout(call.parameters) or timeout_ms(
+            request, engine.options.timeout_ms
+        )
         about = request.state.call
         answers = await _while_connected(
             request, infer.answer(engine, requests, about.client, deadline_ms, version)

@@ -125,11 +125,10 @@ async def answer(
         Fault: 404 if the index moved on from `version` meanwhile.
     """
     timeout_ms = engine.options.timeout_ms if timeout_ms is None else timeout_ms
-    tickets: dict[int, Ticket] = {}
+    rows = [row for row, request in enumerate(requests) if isinstance(request, dict)]
+    admitted = engine.submit_all([requests[row] for row in rows], client, timeout_ms)
+    tickets: dict[int, Ticket] = dict(zip(rows, admitted, strict=True))
     try:
-        for row, request in enumerate(requests):
-            if isinstance(request, dict):
-                tickets[row] = engine.submit(request, client, timeout_ms)
         futures = [asyncio.wrap_future(ticket.future) for ticket in tickets.values()]
         async with asyncio.timeout(timeout_ms / 1e3):
             done = dict(zip(tickets, await asyncio.gather(*futures), strict=True))

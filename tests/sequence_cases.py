@@ -14,9 +14,10 @@ NUM_ITEMS = 40
 TIGER = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_heads": 2, "num_layers": 1,
          "num_decoder_layers": 1, "dropout_rate": 0.1}  # fmt: skip
 SASREC = {"model_dim": 16, "num_layers": 1, "num_heads": 2, "ffn_dim": 32, "dropout": 0.1}
+CAUSAL = SASREC | {"dropout": 0.1}
 GRACE = {"model_dim": 16, "num_heads": 2, "head_dim": 8, "ffn_dim": 32, "num_context_tokens": 4,
          "num_recent_tokens": 2, "num_summary_tokens": 2, "dropout": 0.1}  # fmt: skip
-SIZES = {"tiger": TIGER, "sasrec": SASREC, "grace": GRACE, "popularity": {}}
+SIZES = {"tiger": TIGER, "sasrec": SASREC, "grace": GRACE, "causal": CAUSAL, "popularity": {}}
 
 
 def item_id(item: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,14 @@ def walk(user: int, length: int) -> list[int]:
     return items
 
 
-def write_data(folder: Path, num_users: int = 60, test_item: int | None = None) -> Path:
+def straight_walk(user: int, length: int) -> list[int]:
+    """Items of a user that never come again."""
+    return [(user + 7 * place) % NUM_ITEMS for place in range(length)]
+
+
+def write_data(
+    folder: Path, num_users: int = 60, test_item: int | None = None, walk: Callable = walk
+) -> Path:
     """Write a prepared data set; `test_item` is what every test row holds out."""
     folder.mkdir(parents=True, exist_ok=True)
     walks = [[item_id(i) for i in walk(u, 4 + u % 9)] for u in range(num_users)]

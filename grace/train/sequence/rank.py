@@ -26,12 +26,11 @@ def rank(
     device: str = "cpu",
     beam_width: int | None = None,
     rank_batch: int = 512,
-    exclude_history: bool = False,
 ) -> np.ndarray:
     """Rank all items for held-out users with the model that a run kept.
 
     A generator's SIDs rank by score, then by SID; the items of one SID by item id. Items of the
-    history are left out where the run's recipe says so, or `exclude_history` does.
+    history are left out where the run's recipe says so.
 
     Args:
         run: run folder of `grace train --data`.
@@ -40,7 +39,6 @@ def rank(
         device: where the model runs.
         beam_width: SIDs that a search keeps; by default the run's.
         rank_batch: users ranked at once.
-        exclude_history: leave items of the history out, though the recipe does not.
 
     Returns:
         `[U, k]` int64 dense item numbers (`rows.item_ids` has their ids), best first, no item
@@ -54,9 +52,8 @@ def rank(
     kept = load_kept(Path(run) / BEST, device)
     if not np.array_equal(kept.item_ids, rows.item_ids):
         raise DataError(f"{run}: its model ranks other items than these of {rows.name}")
-    exclude = exclude_history or kept.exclude_history
     windows, width = split_windows(rows, kept.history), beam_width or kept.beam_width
-    seen = split_windows(rows) if exclude else None
+    seen = split_windows(rows) if kept.exclude_history else None
     return rank_windows(kept.model, windows, seen, k, width, rank_batch, device).numpy()
 
 

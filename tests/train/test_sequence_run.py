@@ -325,7 +325,9 @@ def test_the_command_trains_on_data(folder, tmp_path):
 
 
 def test_what_cannot_be_trained_is_refused(folder, tmp_path):
-    with pytest.raises(ConfigError, match=r"drop_history is for models that learn from cut histories"):
+    with pytest.raises(
+        ConfigError, match=r"drop_history is for models that learn from cut histories"
+    ):
         run(folder, tmp_path / "a", "sasrec", drop_history=0.1)
     with pytest.raises(ConfigError, match=r"mode 'graph' is for one process on a GPU"):
         run(folder, tmp_path / "b", "sasrec", mode="graph")

@@ -82,4 +82,3 @@ class HistoryFeatures:
         tokens = self.tokens.user_tokens(torch.tensor([user or 0 for user in users]))
         known = torch.tensor([user is not None for user in users])
         return torch.where(known, tokens, PADDING)
-

@@ -134,7 +134,9 @@ def split_windows(split: Split, history: int | None = None) -> Windows:
     if (np.diff(split.offsets) < 1).any():
         empty = split.users[np.diff(split.offsets) < 1][0]
         raise DataError(f"{split.name}: user {empty} has no history; nothing can be ranked from it")
-    first = split.offsets[:-1] if history is None else np.maximum(split.offsets[:-1], ends - history)
+    first = (
+        split.offsets[:-1] if history is None else np.maximum(split.offsets[:-1], ends - history)
+    )
     return Windows(split.items, first, ends - first, split.users, followed=False)
 
 

@@ -1,4 +1,4 @@
-"""The causal model: no place sees a later one, and its search agrees with both heads by brute force."""
+"""The causal model: no place sees a later one; searches agree with both heads by brute force."""
 
 import dataclasses
 import json

@@ -79,10 +79,10 @@ def train_sequences(
 
     Args:
         data: folder of `grace data prepare`.
-        model: `tiger`, `grace`, `sasrec` or `popularity`.
+        model: `tiger`, `grace`, `causal`, `sasrec` or `popularity`.
         out: the run folder; `best` in it is what `rank` reads.
         recipe: sizes and settings.
-        sids: catalogue with the items' SIDs, for `tiger` and `grace`.
+        sids: catalogue with the items' SIDs, for generators.
         resume: go on where the run in `out` stopped, to the same numbers as if it had not. Without
             a run there, start one.
         device: where the model runs.

@@ -88,11 +88,7 @@ class Causal(nn.Module):
             written: `[..., model_dim]`, the embeddings of the codes before, summed.
             level: from 0.
         """
-        x = hidden + self.prefix_norm(written + self.levels.weight[level])
-        for block in self.decoder:
-            x = block(x)
-        start, size = self.starts[level], self.sizes[level]
-        return self.decoder_norm(x) @ self.codes.weight[start : start + size].T
+        return self._compare(self._read(hidden, written + self.levels.weight[level]), level)
 
     def sid_logits(self, hidden: Tensor, items: Tensor) -> list[Tensor]:
         """Return logits `[..., C]` of every level, each given an item's true codes before it.
@@ -102,11 +98,19 @@ class Causal(nn.Module):
             items: int64 `[...]`, item numbers.
         """
         codes = self.codes(self.code_rows[items])
-        written, logits = torch.zeros_like(codes[..., 0, :]), []
-        for level in range(self.config.num_levels):
-            logits.append(self.level_logits(hidden, written, level))
-            written = written + codes[..., level, :]
-        return logits
+        before = F.pad(codes[..., :-1, :], (0, 0, 1, 0)).cumsum(-2)
+        x = self._read(hidden[..., None, :], before + self.levels.weight)
+        return [self._compare(x[..., level, :], level) for level in range(self.config.num_levels)]
+
+    def _read(self, hidden: Tensor, prefix: Tensor) -> Tensor:
+        x = hidden + self.prefix_norm(prefix)
+        for block in self.decoder:
+            x = block(x)
+        return self.decoder_norm(x)
+
+    def _compare(self, x: Tensor, level: int) -> Tensor:
+        start, size = self.starts[level], self.sizes[level]
+        return x @ self.codes.weight[start : start + size].T
 
     def item_logits(self, hidden: Tensor, vectors: Tensor, history: Tensor) -> Tensor:
         """Return the dense head's logits `[..., N]`, -inf for items of the history if excluded.

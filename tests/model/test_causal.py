@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from causal_cases import SIDS, sid_log_prob
 from sequence_cases import NUM_ITEMS, item_id, item_sids
 
 import grace
@@ -13,7 +14,6 @@ from grace.errors import ConfigError, ModelError, RequestError
 from grace.model.causal import Causal, CausalConfig, CausalGenerator, load_causal, save_causal
 from grace.model.folder import open_model
 
-SIDS = torch.from_numpy(item_sids()).long()
 IDS = torch.tensor([item_id(item) for item in range(NUM_ITEMS)])
 SHARES = [0.0, 0.4, 1.0]
 
@@ -34,12 +34,9 @@ def log_probs(model: Causal, history: list[int]) -> torch.Tensor:
     config = model.config
     vectors = model.item_vectors()
     hidden = model.encode(torch.tensor([history]), vectors)[0, -1]
-    written = torch.zeros_like(hidden).repeat(len(SIDS), 1)
-    total = torch.zeros(len(SIDS), dtype=torch.float64)
-    for level in range(3):
-        logits = model.level_logits(hidden.expand(len(SIDS), -1), written, level)
-        total += logits.double().log_softmax(1)[torch.arange(len(SIDS)), SIDS[:, level]]
-        written = written + model.codes.weight[model.starts[level] + SIDS[:, level]]
+    total = torch.tensor(
+        [sid_log_prob(model, hidden, sid, vectors) for sid in SIDS.tolist()], dtype=torch.float64
+    )
     scores = (vectors @ hidden).double()
     if config.exclude_history:
         scores[history] = -torch.inf
@@ -67,12 +64,13 @@ def test_no_place_sees_a_later_one():
 
 
 def test_an_items_vector_is_the_sum_of_its_embeddings():
+    sizes = (SIDS.max(0).values + 1).tolist()
     for with_items in (True, False):
         model = small_causal(item_embeddings=with_items)
         for item in (0, 17):
             wanted = sum(
-                model.codes.weight[start + code]
-                for start, code in zip(model.starts, SIDS[item].tolist(), strict=True)
+                model.codes.weight[sum(sizes[:level]) + code]
+                for level, code in enumerate(SIDS[item].tolist())
             )
             if with_items:
                 wanted = wanted + model.items.weight[item]
@@ -120,7 +118,7 @@ def test_a_request_without_a_history_ranks_without_one():
     assert inputs["history"].tolist() == [[-1] * 6, [3, *[-1] * 5]]
     buffers = generator.prefill(inputs)
     assert (buffers.hidden[0] == 0).all()
-    leaves = buffers.masses[-1][0].exp()
+    leaves = buffers.weights[-1][0].exp()
     assert leaves.sum() == pytest.approx(1)
     assert leaves.min() == pytest.approx(1 / NUM_ITEMS)
     with pytest.raises(RequestError, match="expected a list of ad ids"):
@@ -137,7 +135,7 @@ def test_the_newest_items_of_a_long_history_are_read():
 def test_prefixes_weigh_what_their_items_weigh(exclude):
     generator = CausalGenerator(small_causal(exclude_history=exclude))
     history = torch.tensor([[7, 2, -1]])
-    masses = generator.prefill({"history": history}).masses
+    masses = generator.prefill({"history": history}).weights
     for level, mass in enumerate(masses):
         assert mass.exp().sum() == pytest.approx(1)
         assert mass.shape == (1, len(np.unique(item_sids()[:, :level], axis=0)) if level else 1)

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from causal_cases import sid_log_prob
 from sequence_cases import NUM_ITEMS, item_sids, recipe, straight_walk, write_data
 
 from grace.datasets import load
@@ -48,11 +49,8 @@ def test_the_loss_is_that_of_every_place_alone(dense_loss, exclude, data):
                 logits = vectors @ hidden
                 if exclude:
                     logits[history] = -torch.inf
-                written = torch.zeros_like(hidden)
-                for level, code in enumerate(item_sids()[target].tolist()):
-                    log_probs = model.level_logits(hidden, written, level).log_softmax(0)
-                    expected -= (1 - dense_loss) * log_probs[code]
-                    written = written + model.codes.weight[model.starts[level] + code]
+                sid = item_sids()[target].tolist()
+                expected -= (1 - dense_loss) * sid_log_prob(model, hidden, sid, vectors)
                 expected -= dense_loss * logits.log_softmax(0)[target]
                 number += 1
     assert count == number

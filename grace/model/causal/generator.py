@@ -5,12 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from grace.kernels.logsumexp import logsumexp
 from grace.model.causal.features import ItemFeatures
-from grace.model.causal.masses import PrefixMasses
 from grace.model.causal.module import Causal
 
 
@@ -20,16 +17,16 @@ class CausalBuffers:
 
     Attributes:
         hidden: `[B, model_dim]`, of the newest item.
-        masses: per level 0..L, float64 `[B, prefixes]`: the log-probability of every prefix by the
-            dense head; empty where it has no share in the score.
-        written: `[B, M, model_dim]`, the embeddings of each beam's codes, summed.
-        prefixes: int64 `[B, M, V]`, where each code leads: a prefix's number in its level; -1.
+        prefix_vectors: per level 0..L, `[prefixes, model_dim]`.
+        weights: per level 0..L, float64 `[B, prefixes]`: the log-probability of every prefix by the
+            dense head; empty where that has no share in the score.
+        leads: int64 `[B, M, V]`, the prefix to which each code led after each beam; 0 for none.
     """
 
     hidden: Tensor
-    masses: list[Tensor]
-    written: Tensor
-    prefixes: Tensor
+    prefix_vectors: list[Tensor]
+    weights: list[Tensor]
+    leads: Tensor
 
 
 class CausalGenerator(nn.Module):
@@ -51,7 +48,6 @@ class CausalGenerator(nn.Module):
     def __init__(self, model: Causal):
         super().__init__()
         self.model, self.config = model, model.config
-        self.masses = PrefixMasses(model.sids)
         self.features = ItemFeatures(model.item_ids.cpu().numpy(), model.config.max_items)
 
     @torch.inference_mode()
@@ -69,14 +65,13 @@ class CausalGenerator(nn.Module):
         # Without a history there is nothing to go by: every item is as likely.
         someone = lengths[:, None] > 0
         hidden = torch.where(someone, hidden, 0)
-        masses = []
+        weights = []
         if self.config.dense_score:
             past = torch.where(history >= 0, history, history[:, :1]).clamp_min(0)
             logits = model.item_logits(hidden, vectors, past)
-            masses = self.masses(torch.where(someone, logits, 0))
-        written = torch.zeros_like(hidden)[:, None]
-        prefixes = torch.zeros(len(hidden), 1, 1, dtype=torch.int64, device=hidden.device)
-        return CausalBuffers(hidden, masses, written, prefixes)
+            weights = model.tree.weights(torch.where(someone, logits, 0))
+        root = torch.zeros(len(hidden), 1, 1, dtype=torch.int64, device=hidden.device)
+        return CausalBuffers(hidden, model.tree.vectors(vectors), weights, root)
 
     @torch.inference_mode()
     def decode(
@@ -92,33 +87,34 @@ class CausalGenerator(nn.Module):
             t: the level, below L.
 
         Returns:
-            float32 `[B, M, V]`, -inf past the level's last code, and float64 `[B, M]`. Without a
-            dense share they are logits and their log-sum-exp. With one they are the sum of both
-            heads' log-probabilities, -inf for what is no prefix, and 0: a weighted product of two
-            distributions, which is not normalised again.
+            float32 `[B, M, V]`, -inf for codes that lead to no item, and float64 `[B, M]`. Without
+            a dense share they are logits and their log-sum-exp. With one they are the sum of both
+            heads' log-probabilities, and 0: a weighted product of two distributions, which is not
+            normalised again.
         """
-        prefix = None
-        if parents is not None:
-            width = buffers.written.shape[2]
-            written = buffers.written.gather(1, parents[..., None].expand(-1, -1, width))
-            start = self.model.starts[t - 1]
-            buffers.written = written + self.model.codes(tokens + start)
-        share, columns = self.config.dense_score, self.config.vocab_size
-        scores, normaliser = None, None
-        if share < 1:
-            hidden = buffers.hidden[:, None].expand_as(buffers.written)
-            logits = self.model.level_logits(hidden, buffers.written, t).float()
-            normaliser = logsumexp(logits)
-            scores = F.pad(logits, (0, columns - logits.shape[2]), value=-torch.inf)
-        if not share:
-            return scores, normaliser
         if parents is None:
-            prefix = buffers.prefixes[..., 0]
+            prefix = buffers.leads[..., 0]
         else:
-            taken = parents[..., None].expand(-1, -1, buffers.prefixes.shape[2])
-            prefix = buffers.prefixes.gather(1, taken).gather(2, tokens[..., None])[..., 0]
-            prefix = prefix.clamp_min(0)  # of dead beams
-        dense, buffers.prefixes = self.masses.step(buffers.masses, prefix, t, columns)
-        if scores is not None:
-            dense = share * dense + (1 - share) * (scores.double() - normaliser[..., None])
-        return dense.float(), torch.zeros(dense.shape[:2], dtype=torch.float64, device=dense.device)
+            taken = parents[..., None].expand(-1, -1, buffers.leads.shape[2])
+            prefix = buffers.leads.gather(1, taken).gather(2, tokens[..., None])[..., 0]
+        children, codes, inside = self.model.tree.continued(prefix, t)
+        share, scores, normaliser = self.config.dense_score, 0.0, 0.0
+        if share < 1:
+            hidden = buffers.hidden[:, None].expand(-1, prefix.shape[1], -1)
+            logits = self.model.code_logits(hidden, prefix, t, buffers.prefix_vectors)
+            scores = logits.double()
+            normaliser = scores.logsumexp(2)
+        if share:
+            before = buffers.weights[t].gather(1, prefix)[..., None]
+            after = buffers.weights[t + 1].gather(1, children.flatten(1)).view_as(children)
+            gained = torch.where(after > -torch.inf, after - before, -torch.inf)
+            if share < 1:
+                gained = share * gained + (1 - share) * (scores - normaliser[..., None])
+            scores, normaliser = gained, gained.new_zeros(prefix.shape)
+        # What is no child goes to one more column, which is cut off.
+        columns = self.config.vocab_size
+        column = torch.where(inside, codes, columns)
+        shape = (*prefix.shape, columns + 1)
+        scores = scores.new_full(shape, -torch.inf).scatter(2, column, scores)[..., :columns]
+        buffers.leads = children.new_zeros(shape).scatter(2, column, children)[..., :columns]
+        return scores.float(), normaliser

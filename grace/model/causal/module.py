@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grace.model.causal.block import Block, FeedForwardBlock, initialise
 from grace.model.causal.config import CausalConfig
+from grace.model.causal.tree import SidTree
 
 
 class Causal(nn.Module):
@@ -18,8 +17,9 @@ class Causal(nn.Module):
     One pass of the transformer gives a hidden vector at every place of a history. Two heads read
     it: the decoder, code after code of the next item's SID; and the dense head, whose score of an
     item is the dot product with the item's vector. That vector, which is also what the transformer
-    reads, is the item's embedding plus those of its codes. The decoder reads and writes codes by
-    the same embeddings.
+    reads, is the item's embedding plus those of its codes. To the decoder a prefix is the mean
+    vector of its items: that is what it reads of the codes so far, and what it compares with where
+    it chooses the next one, among the codes that lead to an item.
 
     Args:
         config: the sizes.
@@ -27,8 +27,7 @@ class Causal(nn.Module):
         item_ids: int64 `[N]`, ascending.
 
     Attributes:
-        starts: per level, its first row in the table of codes.
-        sizes: codes of each level.
+        tree: of the SIDs.
     """
 
     sids: Tensor
@@ -39,13 +38,13 @@ class Causal(nn.Module):
         self.config = config
         self.register_buffer("sids", sids)
         self.register_buffer("item_ids", item_ids)
-        self.sizes = tuple((sids.max(0).values + 1).tolist())
-        self.starts = (0, *itertools.accumulate(self.sizes[:-1]))
-        rows = sids + torch.tensor(self.starts, device=sids.device)
+        self.tree = SidTree(sids)
+        sizes = sids.max(0).values + 1
+        rows = sids + sizes.cumsum(0) - sizes
         self.register_buffer("code_rows", rows, persistent=False)
         width = config.model_dim
         self.items = nn.Embedding(len(sids), width) if config.item_embeddings else None
-        self.codes = nn.Embedding(sum(self.sizes), width)
+        self.codes = nn.Embedding(int(sizes.sum()), width)
         self.positions = nn.Embedding(config.max_items, width)
         self.norm = nn.LayerNorm(width)
         self.blocks = nn.ModuleList(
@@ -80,37 +79,27 @@ class Causal(nn.Module):
             x = block(x)
         return x
 
-    def level_logits(self, hidden: Tensor, written: Tensor, level: int) -> Tensor:
-        """Return logits `[..., C]` of the C codes of a level.
+    def code_logits(
+        self, hidden: Tensor, prefix: Tensor, level: int, prefix_vectors: list[Tensor]
+    ) -> Tensor:
+        """Return logits `[..., C]` of the children of prefixes, -inf where there is none.
 
         Args:
             hidden: `[..., model_dim]`, of `encode`.
-            written: `[..., model_dim]`, the embeddings of the codes before, summed.
+            prefix: int64 `[...]`, prefixes of `level` codes.
             level: from 0.
+            prefix_vectors: of `tree.vectors(item_vectors())`.
         """
-        return self._compare(self._read(hidden, written + self.levels.weight[level]), level)
-
-    def sid_logits(self, hidden: Tensor, items: Tensor) -> list[Tensor]:
-        """Return logits `[..., C]` of every level, each given an item's true codes before it.
-
-        Args:
-            hidden: `[..., model_dim]`, of `encode`.
-            items: int64 `[...]`, item numbers.
-        """
-        codes = self.codes(self.code_rows[items])
-        before = F.pad(codes[..., :-1, :], (0, 0, 1, 0)).cumsum(-2)
-        x = self._read(hidden[..., None, :], before + self.levels.weight)
-        return [self._compare(x[..., level, :], level) for level in range(self.config.num_levels)]
-
-    def _read(self, hidden: Tensor, prefix: Tensor) -> Tensor:
-        x = hidden + self.prefix_norm(prefix)
+        before = F.embedding(prefix, prefix_vectors[level]) + self.levels.weight[level]
+        x = hidden + self.prefix_norm(before)
         for block in self.decoder:
             x = block(x)
-        return self.decoder_norm(x)
-
-    def _compare(self, x: Tensor, level: int) -> Tensor:
-        start, size = self.starts[level], self.sizes[level]
-        return x @ self.codes.weight[start : start + size].T
+        x = self.decoder_norm(x)
+        if level == 0:  # all have the same children, which are all prefixes of one code
+            return x @ prefix_vectors[1].T
+        children, _, inside = self.tree.continued(prefix, level)
+        vectors = F.embedding(children, prefix_vectors[level + 1])
+        return (vectors @ x[..., None])[..., 0].masked_fill(~inside, -torch.inf)
 
     def item_logits(self, hidden: Tensor, vectors: Tensor, history: Tensor) -> Tensor:
         """Return the dense head's logits `[..., N]`, -inf for items of the history if excluded.

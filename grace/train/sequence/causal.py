@@ -36,9 +36,11 @@ class CausalModel(nn.Module):
         hidden = model.encode(history, vectors)
         share, losses = model.config.dense_loss, []
         if share < 1:
-            for level, logits in enumerate(model.sid_logits(hidden, targets)):
-                loss = cross_entropy(logits, model.sids[targets, level], smoothing)
-                losses.append((1 - share) * loss)
+            prefix_vectors = model.tree.vectors(vectors)
+            prefixes, places = model.tree.prefixes[targets], model.tree.places[targets]
+            for level in range(model.config.num_levels):
+                logits = model.code_logits(hidden, prefixes[..., level], level, prefix_vectors)
+                losses.append((1 - share) * cross_entropy(logits, places[..., level], smoothing))
         if share > 0:
             logits = model.item_logits(hidden, vectors, _so_far(history))
             losses.append(share * cross_entropy(logits, targets, smoothing))

@@ -83,9 +83,7 @@ class SidTree(nn.Module):
         probs = log_probs.exp().T[self.order].contiguous()
         weights = [log_probs.new_zeros(len(logits), 1)]
         for level in range(1, self.num_levels + 1):
-            bounds = getattr(self, f"items_{level}")
-            sums = torch.segment_reduce(probs, "sum", offsets=bounds, axis=0, unsafe=True)
-            weights.append(sums.T.log())
+            weights.append(self._reduce(probs, level, "sum").T.log())
         return weights
 
     def vectors(self, items: Tensor) -> list[Tensor]:
@@ -96,8 +94,12 @@ class SidTree(nn.Module):
         Args:
             items: `[N, d]`, the items' vectors.
         """
-        means = [torch.zeros_like(items[:1])]
-        for level in range(1, self.num_levels + 1):
-            first = getattr(self, f"items_{level}")[:-1]
-            means.append(F.embedding_bag(self.order, items, first, mode="mean"))
-        return means
+        by_sid = F.embedding(self.order, items)
+        levels = range(1, self.num_levels + 1)
+        return [torch.zeros_like(items[:1]), *(self._reduce(by_sid, t, "mean") for t in levels)]
+
+    def _reduce(self, by_sid: Tensor, level: int, how: str) -> Tensor:
+        """Return `[prefixes, ...]` of `[N, ...]`, items by SID: the sum or mean of each prefix."""
+        bounds = getattr(self, f"items_{level}")
+        # Unsafe means unchecked: a check would wait for the device.
+        return torch.segment_reduce(by_sid, how, offsets=bounds, axis=0, unsafe=True)

@@ -41,23 +41,25 @@ class Variant:
         model: kind of model.
         recipe: name of its recipe; `<recipe>-<data>.toml` goes before `<recipe>.toml`.
         sids: name of the tokenizer in `recipes/sids.toml`; None for models without.
-        fused: variants whose lists are fused with its own, seed by seed.
-        reported: whether it is a row, or only a part of another one.
+        unseen: whether items of the user's history are taken out of its lists.
+        of: another variant, whose runs are measured; None for its own.
     """
 
     model: str
     recipe: str | None = None
     sids: str | None = None
-    fused: tuple[str, ...] = ()
-    reported: bool = True
+    unseen: bool = False
+    of: str | None = None
 
 
 VARIANTS = {
     "popularity": Variant("popularity"),
     "sasrec": Variant("sasrec", "sasrec"),
+    "sasrec-unseen": Variant("sasrec", "sasrec", unseen=True, of="sasrec"),
     "tiger": Variant("tiger", "tiger", "tiger"),
+    "tiger-unseen": Variant("tiger", "tiger", "tiger", unseen=True, of="tiger"),
     "random-sid": Variant("tiger", "tiger", "random"),
-    "best": Variant("tiger", "best", "balanced-reassign", fused=("sasrec",)),
+    "best": Variant("causal", "causal", "balanced-reassign"),
 }
 
 
@@ -130,26 +132,29 @@ def reported(options: argparse.Namespace) -> list[str]:
     return list(dict.fromkeys(options.variants))
 
 
+def trained(options: argparse.Namespace) -> list[str]:
+    """The variants whose runs are measured."""
+    return list(dict.fromkeys(VARIANTS[name].of or name for name in options.variants))
+
+
 def plan(options: argparse.Namespace) -> list[Job]:
     """All jobs, each after what it needs; long trainings first."""
-    asked = reported(options)
-    trained = list(dict.fromkeys(v for name in asked for v in (name, *VARIANTS[name].fused)))
     jobs = []
     for data in options.data:
         folder = options.out / "data" / data
         arguments = ("data", "prepare", data, "--raw", str(options.raw), "--out", str(folder))
         jobs.append(Job(f"data-{data}", arguments))
-    tokenizers = {sids: None for name in trained if (sids := tokenizer(options, name))}
+    tokenizers = {sids: None for name in trained(options) if (sids := tokenizer(options, name))}
     for data in options.data:
         jobs += [fit_job(options, data, sids) for sids in tokenizers]
     if options.until == "sids":
         return jobs
-    by_length = sorted(trained, key=lambda name: VARIANTS[name].model != "tiger")
+    by_length = sorted(trained(options), key=lambda name: VARIANTS[name].model != "tiger")
     for data in options.data:
         for name in by_length:
             jobs += [train_job(options, data, name, seed) for seed in options.seeds]
     for data in options.data:
-        for name in asked:
+        for name in reported(options):
             jobs += evaluation_jobs(options, data, name)
     return jobs
 
@@ -173,8 +178,8 @@ def settings(options: argparse.Namespace) -> dict[str, dict[str, object]]:
 def tokenizer(options: argparse.Namespace, variant: str) -> str | None:
     """Name of the tokenizer of a variant; a trial may take another or change it."""
     sids = VARIANTS[variant].sids
-    if sids is None or variant not in options.variants:
-        return sids
+    if sids is None:
+        return None
     return (options.sids or sids) + (f"+{options.trial}" if "sids" in settings(options) else "")
 
 
@@ -202,8 +207,8 @@ def sids_path(options: argparse.Namespace, data: str, sids: str) -> Path:
 
 
 def run_name(options: argparse.Namespace, data: str, variant: str, seed: int) -> str:
-    """Name of a run's folder; a trial's variants are runs of their own, what they fuse is not."""
-    trial = f"+{options.trial}" if options.trial and variant in options.variants else ""
+    """Name of a run's folder; a trial's runs are its own."""
+    trial = f"+{options.trial}" if options.trial else ""
     return f"{data}-{variant}{trial}-{seed}"
 
 
@@ -229,7 +234,7 @@ def recipe_path(options: argparse.Namespace, data: str, variant: str) -> Path:
     special = RECIPES / f"{name}-{data}.toml"
     path = special if special.exists() else RECIPES / f"{name}.toml"
     changes = {table: keys for table, keys in settings(options).items() if table != "sids"}
-    if not changes or variant not in options.variants:
+    if not changes:
         return Path(os.path.relpath(path))
     tables = tomllib.loads(path.read_text())
     for table, keys in changes.items():
@@ -257,13 +262,13 @@ def report_path(options: argparse.Namespace, data: str, variant: str, split: str
 
 def evaluation_jobs(options: argparse.Namespace, data: str, variant: str) -> list[Job]:
     """`grace evaluate --run`, validation first."""
-    together = (variant, *VARIANTS[variant].fused)
-    runs = [[run_name(options, data, name, seed) for seed in options.seeds] for name in together]
+    made = VARIANTS[variant]
+    runs = [run_name(options, data, made.of or variant, seed) for seed in options.seeds]
     arguments = ["evaluate", "--data", str(options.out / "data" / data)]
-    for option, names in zip(("--run", *["--fuse"] * (len(runs) - 1)), runs, strict=True):
-        for name in names:
-            arguments += [option, str(options.out / "runs" / name)]
-    jobs, needs = [], tuple(f"train-{name}" for names in runs for name in names)
+    for name in runs:
+        arguments += ["--run", str(options.out / "runs" / name)]
+    arguments += ["--drop-history"] if made.unseen else []
+    jobs, needs = [], tuple(f"train-{name}" for name in runs)
     for split in splits(options):
         report = report_path(options, data, variant, split)
         report.parent.mkdir(parents=True, exist_ok=True)

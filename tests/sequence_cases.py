@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,10 @@ NUM_ITEMS = 40
 TIGER = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_heads": 2, "num_layers": 1,
          "num_decoder_layers": 1, "dropout_rate": 0.1}  # fmt: skip
 SASREC = {"model_dim": 16, "num_layers": 1, "num_heads": 2, "ffn_dim": 32, "dropout": 0.1}
+CAUSAL = SASREC | {"dropout": 0.1}
 GRACE = {"model_dim": 16, "num_heads": 2, "head_dim": 8, "ffn_dim": 32, "num_context_tokens": 4,
          "num_recent_tokens": 2, "num_summary_tokens": 2, "dropout": 0.1}  # fmt: skip
-SIZES = {"tiger": TIGER, "sasrec": SASREC, "grace": GRACE, "popularity": {}}
+SIZES = {"tiger": TIGER, "sasrec": SASREC, "grace": GRACE, "causal": CAUSAL, "popularity": {}}
 
 
 def item_id(item: int) -> int:
@@ -32,7 +34,14 @@ def walk(user: int, length: int) -> list[int]:
     return items
 
 
-def write_data(folder: Path, num_users: int = 60, test_item: int | None = None) -> Path:
+def straight_walk(user: int, length: int) -> list[int]:
+    """Items of a user that never come again."""
+    return [(user + 7 * place) % NUM_ITEMS for place in range(length)]
+
+
+def write_data(
+    folder: Path, num_users: int = 60, test_item: int | None = None, walk: Callable = walk
+) -> Path:
     """Write a prepared data set; `test_item` is what every test row holds out."""
     folder.mkdir(parents=True, exist_ok=True)
     walks = [[item_id(i) for i in walk(u, 4 + u % 9)] for u in range(num_users)]

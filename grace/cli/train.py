@@ -35,11 +35,11 @@ def train(
         Path | None, typer.Option(help="Prepared data set, from grace data prepare.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="With --data: tiger | grace | sasrec | popularity.")
+        str | None, typer.Option(help="With --data: tiger | grace | causal | sasrec | popularity.")
     ] = None,
     sids: Annotated[
         Path | None,
-        typer.Option(help="With --data: catalogue with SIDs, from grace sid fit; tiger and grace."),
+        typer.Option(help="With --data: catalogue with SIDs, from grace sid fit; generators."),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML file with the tables [model] and [train].")

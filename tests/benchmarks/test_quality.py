@@ -27,11 +27,22 @@ def test_the_plan_has_every_job_after_what_it_needs():
     assert len(names) == len(set(names))
     for place, job in enumerate(jobs):
         assert set(job.needs) <= set(names[:place])
-    # The trained seeds of what a variant is fused with are its own seeds.
-    best = next(job for job in jobs if job.name == "test-beauty-best-0-1-2")
-    arguments = " ".join(best.arguments)
-    assert arguments.count("--run") == arguments.count("--fuse") == 3
-    assert "valid-beauty-best-0-1-2" in best.needs
+    test = next(job for job in jobs if job.name == "test-beauty-best-0-1-2")
+    assert " ".join(test.arguments).count("--run") == 3
+    assert "valid-beauty-best-0-1-2" in test.needs
+
+
+def test_one_training_is_measured_with_and_without_the_history():
+    jobs = quality.plan(options("--data", "toys", "--variants", "sasrec", "sasrec-unseen"))
+    assert sum(job.name.startswith("train-") for job in jobs) == 3
+    words = {job.name: job.arguments for job in jobs}
+    plain, unseen = (words[f"test-toys-{name}-0-1-2"] for name in ("sasrec", "sasrec-unseen"))
+    assert "--drop-history" in unseen
+    runs = [[w for w in one if "quality/runs/" in w] for one in (plain, unseen)]
+    assert runs[0] == runs[1]
+    assert len(runs[0]) == 3
+    alone = quality.plan(options("--data", "toys", "--variants", "sasrec-unseen"))
+    assert sum(job.name.startswith("train-toys-sasrec-") for job in alone) == 3
 
 
 def test_only_a_test_evaluation_names_the_test_split():
@@ -49,7 +60,6 @@ def test_a_trial_changes_its_own_runs_and_opens_validation_alone(tmp_path):
     jobs = {job.name: job for job in quality.plan(trial)}
     assert not any(name.startswith("test-") for name in jobs)
     assert "train-beauty-best+wide-0" in jobs
-    assert "train-beauty-sasrec-0" in jobs  # what it is fused with stays as it is
     fit = jobs["sids-beauty-balanced-reassign+wide"].arguments
     assert fit[fit.index("--levels") + 1] == "4"
     recipe = (tmp_path / "recipes" / "beauty-best+wide.toml").read_text()

@@ -14,7 +14,7 @@ from grace.errors import CatalogError, ConfigError, SidError
 from grace.train.sequence.config import Recipe, SequenceConfig
 from grace.train.sequence.draws import Draws, choose_rooms
 from grace.train.sequence.loss import code_loss
-from grace.train.sequence.models import make_model
+from grace.train.sequence.models import EVERY_PLACE, KINDS, make_model
 from grace.train.sequence.processes import joined
 from grace.train.sequence.sids import SidTable, read_sids, refuse_degenerate
 from grace.train.sequence.step import Step
@@ -138,13 +138,13 @@ def test_smoothing_stays_within_a_level_and_empty_rows_do_not_count():
     assert count == 4
 
 
-@pytest.mark.parametrize("kind", ["tiger", "grace", "sasrec"])
+@pytest.mark.parametrize("kind", ["tiger", "grace", "causal", "sasrec"])
 def test_loss_does_not_depend_on_the_split_into_micro_batches(kind, data):
     torch.manual_seed(0)
     setting = recipe(kind)
     model = make_model(kind, setting, data, None if kind == "sasrec" else item_sids(), "cpu")
     model.eval()
-    windows = (span_windows if kind == "sasrec" else cut_windows)(data, 5)
+    windows = (span_windows if kind in EVERY_PLACE else cut_windows)(data, 5)
     on_device = windows.to("cpu")
     rows = torch.arange(17)
 
@@ -306,9 +306,9 @@ def test_recipes_of_the_repository_can_be_read(data):
     recipes = sorted(set(folder.glob("*.toml")) - {folder / "sids.toml"})  # of tokenizers
     assert recipes
     for path in recipes:
-        kind = path.name.split("-")[0]
+        kind = path.stem.split("-")[0]
         read = Recipe.load(path)
-        if kind in ("tiger", "sasrec", "grace"):
+        if kind in KINDS:
             make_model(kind, read, data, item_sids(), "cpu")
 
 

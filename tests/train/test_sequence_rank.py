@@ -12,7 +12,7 @@ from grace.decode import BeamPlan, beam_search
 from grace.decode.generator import Prefill
 from grace.index.trie import build_trie
 from grace.train.sequence.models import make_model
-from grace.train.sequence.rank import rank_windows
+from grace.train.sequence.rank import rank_windows, without
 from grace.train.sequence.sasrec import first_by_score
 from grace.train.sequence.search import search_sids
 from grace.train.sequence.validation import measure
@@ -79,16 +79,15 @@ def test_the_search_finds_what_retrieval_finds(width):
     assert torch.equal(mine, beams.nodes.long() - trie.first_leaf)
 
 
-@pytest.mark.parametrize("kind", ["tiger", "grace", "sasrec"])
+@pytest.mark.parametrize("kind", ["tiger", "grace", "causal", "sasrec"])
 def test_a_users_ranking_depends_on_neither_padding_nor_neighbours(kind, tmp_path):
     data = load(write_data(tmp_path))
     torch.manual_seed(0)
     sids = None if kind == "sasrec" else item_sids()
     model = make_model(kind, recipe(kind), data, sids, "cpu").eval()
     windows = split_windows(data.valid(), 5)
-    ranker = model.ranker(50)
-    many = rank_windows(ranker, windows, 40, 512, "cpu")
-    few = rank_windows(ranker, windows, 40, 7, "cpu")
+    many = rank_windows(model, windows, None, 40, 50, 512, "cpu")
+    few = rank_windows(model, windows, None, 40, 50, 7, "cpu")
     assert (many == few).float().mean() > 0.99  # rounding may swap near ties
     assert many[:, :40].sort(1).values.unique(dim=0).tolist() == [list(range(40))]  # all, once
 
@@ -107,6 +106,12 @@ def test_a_generator_ranks_by_its_own_loss(tmp_path):
     ]
     ranked = model.ranker(40)(batch, 40)[0].tolist()
     assert np.all(np.diff([losses[item] for item in ranked]) > -1e-4)
+
+
+def test_items_taken_out_leave_no_holes():
+    ranked = torch.tensor([[4, 2, 9, 7], [1, 3, -1, -1]])
+    past = torch.tensor([[2, 7, 5], [-1, -1, -1]])
+    assert without(ranked, past).tolist() == [[4, 9, -1, -1], [1, 3, -1, -1]]
 
 
 def test_scores_that_tie_rank_by_item():

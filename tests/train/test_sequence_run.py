@@ -1,6 +1,7 @@
 """Whole runs of sequence training: they learn, repeat, resume, and never see the test split."""
 
 import csv
+import itertools
 import os
 import subprocess
 import sys
@@ -12,15 +13,26 @@ import pyarrow.parquet as pq
 import pytest
 import safetensors.torch
 import torch
-from sequence_cases import NUM_ITEMS, SIZES, item_sids, recipe, write_data, write_sids
+from sequence_cases import (
+    NUM_ITEMS,
+    SIZES,
+    item_id,
+    item_sids,
+    recipe,
+    straight_walk,
+    write_data,
+    write_sids,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 from typer.testing import CliRunner
 
+import grace
 import grace.train.sequence.loop as loop
 from grace.cli import app
 from grace.datasets import Sequences, load
 from grace.errors import ConfigError, DataError, ModelError, TrainError
 from grace.train.sequence import rank, train_sequences
+from grace.train.sequence.models import EVERY_PLACE, GENERATORS
 from grace.train.sequence.step import Step
 
 
@@ -32,7 +44,7 @@ def folder(tmp_path_factory):
 
 
 def run(folder, out, kind="tiger", resume=False, **settings):
-    sids = folder / "sids.parquet" if kind in ("tiger", "grace") else None
+    sids = folder / "sids.parquet" if kind in GENERATORS else None
     return train_sequences(folder, kind, out, recipe(kind, **settings), sids, resume)
 
 
@@ -71,7 +83,7 @@ def test_a_run_learns_and_its_folder_says_what_it_was(folder, tmp_path):
     assert hits == pytest.approx(report.best["recall@10"])
 
 
-@pytest.mark.parametrize("kind", ["tiger", "grace", "sasrec"])
+@pytest.mark.parametrize("kind", ["tiger", "grace", "causal", "sasrec"])
 def test_the_kept_model_ranks_as_it_was_measured(kind, folder, tmp_path):
     report = run(folder, tmp_path, kind, average_decay=0.9, optimiser="muon")
     split = load(folder).valid()
@@ -106,13 +118,15 @@ def test_the_seed_decides_everything(optimiser, folder, tmp_path):
 
 
 @pytest.mark.parametrize("stopped_in", ["_validate", "_save"])
-@pytest.mark.parametrize("optimiser", ["adamw", "muon"])
+@pytest.mark.parametrize(
+    ("kind", "optimiser"), [("tiger", "adamw"), ("tiger", "muon"), ("causal", "adamw")]
+)
 def test_a_stopped_and_resumed_run_repeats_the_straight_one(
-    stopped_in, optimiser, folder, tmp_path, monkeypatch
+    stopped_in, kind, optimiser, folder, tmp_path, monkeypatch
 ):
     settings = {"optimiser": optimiser, "average_decay": 0.9, "weight_decay": 0.1,
-                "drop_history": 0.2, "steps": 14}  # fmt: skip
-    run(folder, tmp_path / "straight", **settings)
+                "drop_history": 0.2 if kind == "tiger" else 0.0, "steps": 14}  # fmt: skip
+    run(folder, tmp_path / "straight", kind, **settings)
     original, calls = getattr(loop._Run, stopped_in), []
 
     def stop(self):
@@ -123,10 +137,10 @@ def test_a_stopped_and_resumed_run_repeats_the_straight_one(
 
     monkeypatch.setattr(loop._Run, stopped_in, stop)
     with pytest.raises(KeyboardInterrupt):
-        run(folder, tmp_path / "stopped", **settings)
+        run(folder, tmp_path / "stopped", kind, **settings)
     monkeypatch.undo()
     torch.rand(3)
-    run(folder, tmp_path / "stopped", resume=True, **settings)
+    run(folder, tmp_path / "stopped", kind, resume=True, **settings)
     assert_same(tmp_path / "straight", tmp_path / "stopped")
 
 
@@ -167,7 +181,7 @@ class Operations(TorchDispatchMode):
         return operation(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("kind", ["tiger", "grace", "sasrec"])
+@pytest.mark.parametrize("kind", ["tiger", "grace", "causal", "sasrec"])
 @pytest.mark.parametrize("optimiser", ["adamw", "muon"])
 def test_a_step_neither_waits_for_the_device_nor_feeds_it(
     kind, optimiser, folder, tmp_path, monkeypatch
@@ -179,7 +193,8 @@ def test_a_step_neither_waits_for_the_device_nor_feeds_it(
             return original(self, rows, shares)
 
     monkeypatch.setattr(Step, "_run", recorded)
-    settings = {"drop_history": 0.0 if kind == "sasrec" else 0.1, "label_smoothing": 0.1}
+    dropped = 0.0 if kind in EVERY_PLACE else 0.1
+    settings = {"drop_history": dropped, "label_smoothing": 0.1}
     run(folder, tmp_path, kind, steps=1, optimiser=optimiser, average_decay=0.9, **settings)
     assert "_log_softmax" in operations.names or kind == "sasrec"
     # Reading a number on the host, shapes from data, tensors from the host: none can be captured.
@@ -223,7 +238,7 @@ def test_no_test_item_touches_training_or_selection(tmp_path, monkeypatch):
             return read(path, *args, **kwargs)
 
         monkeypatch.setattr(pq, "read_table", guarded)
-        for kind in ("tiger", "grace", "sasrec", "popularity"):
+        for kind in SIZES:
             run(folder, tmp_path / f"{kind}-{test_item}", kind, steps=4)
         monkeypatch.undo()
         assert "valid.parquet" in opened
@@ -286,7 +301,7 @@ batch_size = %d
         ("--model tiger", "--data is missing"),
         ("--index I --train T --valid V", "--features is missing"),
         ("", "give --index, --features, --train, --valid, or --data, --model, --sids"),
-        ("--data D --model bert", "model must be one of tiger, grace, sasrec, popularity"),
+        ("--data D --model bert", "model must be one of tiger, grace, causal, sasrec, popularity"),
         ("--data D --model tiger", "model 'tiger' needs sids"),
         ("--data D --model sasrec --sids S", "model 'sasrec' takes no sids"),
         ("--data D --model sasrec", "D/items.parquet"),
@@ -310,12 +325,62 @@ def test_the_command_trains_on_data(folder, tmp_path):
 
 
 def test_what_cannot_be_trained_is_refused(folder, tmp_path):
-    with pytest.raises(ConfigError, match=r"drop_history is for models that read SIDs"):
+    with pytest.raises(
+        ConfigError, match=r"drop_history is for models that learn from cut histories"
+    ):
         run(folder, tmp_path / "a", "sasrec", drop_history=0.1)
     with pytest.raises(ConfigError, match=r"mode 'graph' is for one process on a GPU"):
         run(folder, tmp_path / "b", "sasrec", mode="graph")
     with pytest.raises(ModelError, match=r"a run folder of grace train holds it"):
         rank(tmp_path, load(folder).valid(), 10)
+
+
+@pytest.mark.parametrize("kind", ["tiger", "grace", "causal", "sasrec"])
+def test_items_of_the_history_are_left_out_where_the_recipe_says_so(kind, tmp_path):
+    folder = write_data(tmp_path, walk=straight_walk)
+    write_sids(folder / "sids.parquet")
+    report = run(folder, tmp_path / "run", kind, exclude_history=True, history=3)
+    split = load(folder).valid()
+    ranked = rank(tmp_path / "run", split, NUM_ITEMS, beam_width=NUM_ITEMS)
+    for row, first, last in zip(ranked, split.offsets, split.offsets[1:], strict=False):
+        history = set(split.items[first:last].tolist())  # all of it, though three items are read
+        assert not history & set(row.tolist())
+        found = row[: NUM_ITEMS - len(history)]
+        assert (row[len(found) :] == -1).all()
+        if kind == "sasrec":
+            assert len(set(found.tolist())) == len(found) == NUM_ITEMS - len(history)
+    top = rank(tmp_path / "run", split, 10)
+    hits = (top == split.targets[:, None]).any(1).mean()
+    assert hits == pytest.approx(report.best["recall@10"])
+
+
+def test_items_that_come_again_are_never_left_out(folder, tmp_path):
+    with pytest.raises(ConfigError, match=r"nobody takes an item twice; .* has \d+ such events"):
+        run(folder, tmp_path, "sasrec", exclude_history=True)
+
+
+def test_retrieval_opens_what_a_run_kept(tmp_path):
+    folder = write_data(tmp_path, walk=straight_walk)
+    write_sids(folder / "sids.parquet")
+    run(folder, tmp_path / "run", "causal", exclude_history=True)
+    split = load(folder).valid()
+    ranked = rank(tmp_path / "run", split, 10, beam_width=20)
+    rules: dict = {}
+    ads = [{"ad_id": item_id(i), "sid": sid.tolist(), "rules": rules}
+           for i, sid in enumerate(item_sids())]  # fmt: skip
+    index = grace.build_index(ads, {"attributes": [{"name": "age", "kind": "range"}]})
+    plan = grace.BeamPlan((1, 6, 20), 25)  # SIDs of the history take places, too
+    retriever = grace.Retriever(index, tmp_path / "run" / "best", plan, "valid")
+    requests = [
+        {"id": user, "attributes": {},
+         "features": {"history": [item_id(i) for i in split.items[first:last].tolist()]}}
+        for user, (first, last) in enumerate(itertools.pairwise(split.offsets))
+    ]  # fmt: skip
+    for request, row in zip(requests, ranked, strict=True):
+        (result,) = retriever.retrieve([request])
+        seen = request["features"]["history"]
+        found = [ad.ad_id for ad in result.ads if ad.ad_id not in seen]
+        assert found[:10] == [item_id(i) for i in row.tolist()]
 
 
 def test_a_model_ranks_only_its_own_items(folder, tmp_path):
@@ -343,7 +408,7 @@ def test_degenerate_sids_never_train(folder, tmp_path):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", ["tiger", "sasrec", "grace"])
+@pytest.mark.parametrize("kind", ["tiger", "grace", "causal", "sasrec"])
 @pytest.mark.parametrize("optimiser", ["adamw", "muon"])
 def test_a_captured_step_is_the_eager_one(kind, optimiser, folder, tmp_path):
     losses = []

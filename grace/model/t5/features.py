@@ -10,14 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace.catalog.values import INT64_MAX, describe
-from grace.errors import RequestError
+from grace.model.history import check_history, history_of
 from grace.model.t5.token_map import PADDING, TokenMap, assembled
 
 if TYPE_CHECKING:
     from grace.index import Index
-
-NAMES = ("history", "user")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,30 +40,7 @@ class HistoryFeatures:
         Raises:
             RequestError: whose `field` is `features` or `features.<name>...`.
         """
-        if not isinstance(features, Mapping):
-            raise RequestError("features", f"expected an object, got {describe(features)}")
-        for name in features:
-            if name not in NAMES:
-                raise RequestError(
-                    f"features.{name}",
-                    f"the model reads no such field; it reads: {', '.join(NAMES)}",
-                )
-        history = _history(features)
-        if not isinstance(history, list | tuple):
-            raise RequestError(
-                "features.history", f"expected a list of ad ids, got {describe(history)}"
-            )
-        for place, ad_id in enumerate(history):
-            if type(ad_id) not in (str, int):
-                raise RequestError(
-                    f"features.history[{place}]",
-                    f"expected a string or an integer, got {describe(ad_id)}",
-                )
-        user = features.get("user")
-        if user is not None and (type(user) is not int or not 0 <= user <= INT64_MAX):
-            raise RequestError(
-                "features.user", f"expected an integer from 0 to 2^63 - 1, got {describe(user)}"
-            )
+        check_history(features)
 
     def encode(
         self, features: Sequence[Mapping[str, Any]], index: Index
@@ -86,7 +60,7 @@ class HistoryFeatures:
         sids = np.zeros((len(features), self.max_items, self.tokens.num_levels), np.int64)
         lengths, unknown_items = [], []
         for row, one in zip(sids, features, strict=True):
-            history = list(_history(one))
+            history = list(history_of(one))
             ads = index.find_ads(history) if history else np.empty(0, np.int64)
             known = ads[ads >= 0]
             newest = known[-self.max_items :]
@@ -108,8 +82,3 @@ class HistoryFeatures:
         tokens = self.tokens.user_tokens(torch.tensor([user or 0 for user in users]))
         known = torch.tensor([user is not None for user in users])
         return torch.where(known, tokens, PADDING)
-
-
-def _history(features: Mapping[str, Any]) -> Any:
-    history = features.get("history")
-    return [] if history is None else history

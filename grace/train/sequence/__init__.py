@@ -1,4 +1,4 @@
-"""Training of sequence models on prepared data sets: TIGER's T5, GRACE, SASRec, popularity."""
+"""Training of sequence models on prepared data sets: TIGER's T5, GRACE, causal, SASRec."""
 
 from grace.train.sequence.config import Recipe, SequenceConfig
 from grace.train.sequence.loop import SequenceReport, train_sequences

@@ -50,6 +50,8 @@ class SequenceConfig:
             weights and gradients stay float32. `auto` takes it on a GPU.
         mode: how a step runs. `compile` is torch.compile; `graph` one CUDA graph a step, which one
             process on a GPU can have and there `auto` takes; elsewhere it is `eager`.
+        exclude_history: whether items of a user's history are left out of rankings: right where
+            nobody takes an item twice, which the training part must show.
         valid_every: steps between validations.
         patience: validations without a better score after which training stops.
         select: the validation metric that picks the best.
@@ -81,6 +83,7 @@ class SequenceConfig:
     patience: int = 10
     select: str = "ndcg@10"
     beam_width: int = 50
+    exclude_history: bool = False
     rank_batch: int = 512
     valid_users: int = 0
     log_every: int = 100

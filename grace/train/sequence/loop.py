@@ -31,13 +31,20 @@ from grace.train.sequence.folder import (
     write_config,
     write_metrics,
 )
-from grace.train.sequence.models import GENERATORS, KINDS, Kept, keep_model, make_model
+from grace.train.sequence.models import (
+    EVERY_PLACE,
+    GENERATORS,
+    KINDS,
+    Kept,
+    keep_model,
+    make_model,
+)
 from grace.train.sequence.processes import Processes, joined
 from grace.train.sequence.sids import read_sids
 from grace.train.sequence.step import Step
 from grace.train.sequence.validation import Validation
 from grace.train.sequence.weights import Weights
-from grace.train.sequence.windows import cut_windows, span_windows
+from grace.train.sequence.windows import cut_windows, refuse_repeats, span_windows
 from grace.train.state import TrainState
 
 
@@ -72,10 +79,10 @@ def train_sequences(
 
     Args:
         data: folder of `grace data prepare`.
-        model: `tiger`, `grace`, `sasrec` or `popularity`.
+        model: `tiger`, `grace`, `causal`, `sasrec` or `popularity`.
         out: the run folder; `best` in it is what `rank` reads.
         recipe: sizes and settings.
-        sids: catalogue with the items' SIDs, for `tiger` and `grace`.
+        sids: catalogue with the items' SIDs, for generators.
         resume: go on where the run in `out` stopped, to the same numbers as if it had not. Without
             a run there, start one.
         device: where the model runs.
@@ -94,6 +101,8 @@ def train_sequences(
         verb = "needs" if sids is None else "takes no"
         raise ConfigError(f"model {model!r} {verb} sids, a catalogue with the items' SIDs")
     sequences = load_data(data)
+    if recipe.train.exclude_history:
+        refuse_repeats(sequences)
     held_out = sequences.valid()
     table = None if sids is None else read_sids(sids, sequences.item_ids)
     identity = identity_of(model, recipe, sequences, held_out, table)
@@ -139,14 +148,14 @@ class _Run:
         self.kind, self.model, self.out = kind, model, out
         self.sids, self.item_ids = sids, data.item_ids
         self.processes, self.identity = processes, identity
-        if config.drop_history and kind not in GENERATORS:
-            raise ConfigError("drop_history is for models that read SIDs")
+        if config.drop_history and kind in (*EVERY_PLACE, "popularity"):
+            raise ConfigError("drop_history is for models that learn from cut histories")
         self.validation = Validation(held_out, config, processes)
         self.rows: list[Row] = []
         self.step_number = 0
         if kind == "popularity":
             return
-        windows = (cut_windows if kind in GENERATORS else span_windows)(data, config.history)
+        windows = (span_windows if kind in EVERY_PLACE else cut_windows)(data, config.history)
         if not len(windows):
             raise TrainError(f"{data.folder}: no user has two items to learn from")
         self.draws = Draws(
@@ -274,6 +283,7 @@ class _Run:
             item_ids=self.item_ids,
             history=self.config.history,
             beam_width=self.config.beam_width,
+            exclude_history=self.config.exclude_history,
         )
         chosen = {"step": self.step_number, "split": "valid", "by": self.config.select, **metrics}
         keep_model(kept, self.sids, self.out / BEST, chosen)

@@ -18,17 +18,21 @@ from grace.datasets import Sequences
 from grace.errors import ConfigError, ModelError
 from grace.files import atomic_write
 from grace.model import EncoderDecoder, FeatureSpec, ModelConfig, load_model, save_model
+from grace.model.causal import Causal, CausalConfig, load_causal, save_causal
 from grace.model.config import config_from_table
 from grace.model.t5 import T5, T5Config, TokenMap, load_hf, save_hf
+from grace.train.sequence.causal import CausalModel
 from grace.train.sequence.config import Recipe
 from grace.train.sequence.generators import GraceModel, Tiger
 from grace.train.sequence.popularity import Popularity
 from grace.train.sequence.sasrec import Sasrec, SasrecConfig
 from grace.train.sequence.sids import SidTable
 
-KINDS = ("tiger", "grace", "sasrec", "popularity")
-GENERATORS = ("tiger", "grace")
+KINDS = ("tiger", "grace", "causal", "sasrec", "popularity")
+GENERATORS = ("tiger", "grace", "causal")
 """Kinds that write SIDs and so need a catalogue."""
+EVERY_PLACE = ("causal", "sasrec")
+"""Kinds that learn from every place of a history at once."""
 
 FORMAT_VERSION = 1
 TOKEN_MULTIPLE = 8
@@ -49,6 +53,7 @@ class Kept:
         item_ids: `[N]` int64, ids of the items that it ranks.
         history: items that it reads, at most.
         beam_width: SIDs that a search keeps.
+        exclude_history: whether items of a user's history are left out of rankings.
     """
 
     kind: str
@@ -56,6 +61,7 @@ class Kept:
     item_ids: np.ndarray
     history: int
     beam_width: int
+    exclude_history: bool
 
 
 def make_model(
@@ -82,6 +88,17 @@ def make_model(
             raise ConfigError(f"[model]: popularity has no sizes, got {next(iter(table))!r}")
         return Popularity(data.num_items, data.items).to(device)
     catalogue = SidTable.build(sids, device)
+    if kind == "causal":
+        follows = {
+            "num_levels": sids.shape[1],
+            "vocab_size": max(catalogue.sizes),
+            "max_items": settings.history,
+            "exclude_history": settings.exclude_history,
+        }
+        _refuse_sizes(table, tuple(follows))
+        config = config_from_table(CausalConfig, follows | table, "[model]")
+        made = Causal(config, torch.from_numpy(sids).long(), torch.from_numpy(data.item_ids))
+        return CausalModel(made, catalogue).to(device)
     if kind == "tiger":
         users = table.pop("user_buckets", 0)
         if type(users) is not int or users < 0:
@@ -102,7 +119,7 @@ def make_model(
 def _refuse_sizes(table: dict, names: tuple[str, ...]) -> None:
     for name in names:
         if name in table:
-            raise ConfigError(f"[model]: {name} follows from the SIDs; leave it out")
+            raise ConfigError(f"[model]: {name} follows from the SIDs or [train]; leave it out")
 
 
 def keep_model(
@@ -124,6 +141,8 @@ def keep_model(
         save_hf(kept.model.model, new)
     elif kept.kind == "grace":
         save_model(kept.model.model, new)
+    elif kept.kind == "causal":
+        save_causal(kept.model.model, new)
     else:
         _write(new / WEIGHTS_FILE, dict(kept.model.state_dict()))
     items = {"item_ids": torch.from_numpy(kept.item_ids)}
@@ -133,6 +152,7 @@ def keep_model(
         "model": kept.kind,
         "history": kept.history,
         "beam_width": kept.beam_width,
+        "exclude_history": kept.exclude_history,
         "sizes": dataclasses.asdict(kept.model.config) if kept.kind == "sasrec" else {},
         "chosen": chosen,
     }
@@ -172,6 +192,8 @@ def load_kept(folder: str | os.PathLike, device: str = "cpu") -> Kept:
             model = Tiger(load_hf(folder), table)
         elif kind == "grace":
             model = GraceModel(load_model(folder), table)
+        elif kind == "causal":
+            model = CausalModel(load_causal(folder), table)
         else:
             model = (
                 Sasrec(SasrecConfig(**about["sizes"]), len(items["item_ids"]), history)
@@ -190,4 +212,5 @@ def load_kept(folder: str | os.PathLike, device: str = "cpu") -> Kept:
         item_ids=items["item_ids"].numpy(),
         history=history,
         beam_width=about["beam_width"],
+        exclude_history=about.get("exclude_history", False),
     )

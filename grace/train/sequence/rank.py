@@ -9,14 +9,14 @@ import numpy as np
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 
 from grace.datasets import Split
 from grace.decode import check_device
 from grace.errors import DataError, ModelError
 from grace.train.sequence.folder import BEST
 from grace.train.sequence.models import ITEMS_FILE, load_kept
-from grace.train.sequence.windows import Ranker, Windows, split_windows
+from grace.train.sequence.windows import Windows, split_windows
 
 
 def rank(
@@ -30,7 +30,7 @@ def rank(
     """Rank all items for held-out users with the model that a run kept.
 
     A generator's SIDs rank by score, then by SID; the items of one SID by item id. Items of the
-    history are not left out.
+    history are left out where the run's recipe says so.
 
     Args:
         run: run folder of `grace train --data`.
@@ -52,8 +52,9 @@ def rank(
     kept = load_kept(Path(run) / BEST, device)
     if not np.array_equal(kept.item_ids, rows.item_ids):
         raise DataError(f"{run}: its model ranks other items than these of {rows.name}")
-    ranker = kept.model.ranker(beam_width or kept.beam_width)
-    return rank_windows(ranker, split_windows(rows, kept.history), k, rank_batch, device).numpy()
+    windows, width = split_windows(rows, kept.history), beam_width or kept.beam_width
+    seen = split_windows(rows) if kept.exclude_history else None
+    return rank_windows(kept.model, windows, seen, k, width, rank_batch, device).numpy()
 
 
 def run_sids(run: str | os.PathLike) -> np.ndarray | None:
@@ -70,17 +71,57 @@ def run_sids(run: str | os.PathLike) -> np.ndarray | None:
     return None if sids is None else sids.numpy()
 
 
-def rank_windows(ranker: Ranker, windows: Windows, k: int, rank_batch: int, device: str) -> Tensor:
+def rank_windows(
+    model: nn.Module,
+    windows: Windows,
+    seen: Windows | None,
+    k: int,
+    beam_width: int,
+    rank_batch: int,
+    device: str,
+) -> Tensor:
     """Return `[E, k]` int64 item numbers, on the CPU.
 
     Users go by the length of their history, so that a batch pads little.
+
+    Args:
+        model: has `ranker(beam_width)`.
+        windows: what it reads.
+        seen: of the same users, items that are left out; None to leave none out.
+        k: items per user.
+        beam_width: SIDs that a search keeps, besides those that may have to be left out.
+        rank_batch: users ranked at once.
+        device: the model's.
     """
+    spare = 0 if seen is None else int(windows.lengths.max(initial=0))
+    ranker = model.ranker(beam_width + spare)
     on_device = windows.to(device)
+    seen_on_device = None if seen is None else seen.to(device)
     order = np.argsort(windows.lengths, kind="stable")
     ranked = torch.empty(len(windows), k, dtype=torch.int64, device=device)
     for first in range(0, len(order), rank_batch):
         chosen = order[first : first + rank_batch]
         room = int(windows.lengths[chosen[-1]])
         rows = torch.from_numpy(chosen).to(device)
-        ranked[rows] = ranker(on_device.batch(rows, room), k)
+        batch = on_device.batch(rows, room)
+        if seen is None:
+            ranked[rows] = ranker(batch, k)
+        else:
+            room = int(seen.lengths[chosen].max())
+            past = seen_on_device.batch(rows, room).items[:, :-1]
+            ranked[rows] = without(ranker(batch, k + room), past)[:, :k]
     return ranked.cpu()
+
+
+def without(ranked: Tensor, past: Tensor) -> Tensor:
+    """Take items out of lists, what follows moves up and -1 fills the ends.
+
+    Args:
+        ranked: int64 `[R, K]`, item numbers; -1 for none.
+        past: int64 `[R, n]`, the items to take out; -1 for none.
+    """
+    known, _ = past.sort(dim=1)
+    place = torch.searchsorted(known, ranked).clamp_max(known.shape[1] - 1)
+    gone = (known.gather(1, place) == ranked) | (ranked < 0)
+    order = gone.long().argsort(dim=1, stable=True)
+    return torch.where(gone, -1, ranked).gather(1, order)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grace.errors import ConfigError
+from grace.model.causal.block import Block, initialise
 from grace.model.config import LARGEST_SIZE, check_types
 from grace.train.sequence.windows import Batch, Ranker
 
@@ -49,30 +50,6 @@ class SasrecConfig:
             raise ConfigError(f"dropout must be at least 0 and below 1, got {self.dropout}")
 
 
-class Block(nn.Module):
-    """Causal self-attention and a feed-forward layer, each added and then normed."""
-
-    def __init__(self, config: SasrecConfig):
-        super().__init__()
-        self.num_heads, self.dropout_rate = config.num_heads, config.dropout
-        self.attend = nn.Linear(config.model_dim, 3 * config.model_dim)
-        self.attended = nn.Linear(config.model_dim, config.model_dim)
-        self.attention_norm = nn.LayerNorm(config.model_dim)
-        self.up = nn.Linear(config.model_dim, config.ffn_dim)
-        self.down = nn.Linear(config.ffn_dim, config.model_dim)
-        self.feed_forward_norm = nn.LayerNorm(config.model_dim)
-        self.dropout = nn.Dropout(config.dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Transform `[R, n, model_dim]`; no position sees a later one, so padding comes last."""
-        parts = self.attend(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        dropout = self.dropout_rate if self.training else 0.0
-        heads = F.scaled_dot_product_attention(*parts.unbind(), dropout_p=dropout, is_causal=True)
-        attended = self.attended(heads.transpose(1, 2).flatten(2))
-        x = self.attention_norm(x + self.dropout(attended))
-        return self.feed_forward_norm(x + self.dropout(self.down(F.gelu(self.up(x)))))
-
-
 class Sasrec(nn.Module):
     """Histories in, a score for every item out: dot products with the items' embeddings.
 
@@ -88,13 +65,12 @@ class Sasrec(nn.Module):
         self.items = nn.Embedding(num_items, config.model_dim)
         self.positions = nn.Embedding(history, config.model_dim)
         self.norm = nn.LayerNorm(config.model_dim)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.blocks = nn.ModuleList(
+            Block(config.model_dim, config.num_heads, config.ffn_dim, config.dropout)
+            for _ in range(config.num_layers)
+        )
         self.dropout = nn.Dropout(config.dropout)
-        for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Embedding):
-                nn.init.normal_(module.weight, std=0.02)
-            if isinstance(module, nn.Linear):
-                nn.init.zeros_(module.bias)
+        initialise(self)
 
     def forward(self, items: Tensor) -> Tensor:
         """Return hidden vectors `[R, n, model_dim]` of histories `[R, n]` int64, -1 for padding."""

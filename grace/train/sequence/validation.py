@@ -11,7 +11,7 @@ from grace.errors import DataError
 from grace.train.sequence.config import SequenceConfig
 from grace.train.sequence.processes import Processes
 from grace.train.sequence.rank import rank_windows
-from grace.train.sequence.windows import Windows, split_windows
+from grace.train.sequence.windows import split_windows
 
 CUTS = (1, 5, 10, 20)
 
@@ -38,19 +38,18 @@ class Validation:
             raise DataError(f"{split.name}: there are no users to validate on")
         self._num_users = len(users)
         users = users[processes.number :: processes.count]
-        every = split_windows(split, config.history)
-        self._windows = Windows(
-            every.items, every.first[users], every.lengths[users], every.users[users],
-            followed=False,
-        )  # fmt: skip
+        self._windows = split_windows(split, config.history).take(users)
+        self._seen = split_windows(split).take(users) if config.exclude_history else None
         self._targets = torch.from_numpy(split.targets[users])
 
     def measure(self, model: nn.Module) -> dict[str, float]:
         """Return recall@k and NDCG@k by name, over the users of all processes."""
         config, device = self._config, self._processes.device
         model.eval()
-        ranker = model.ranker(config.beam_width)
-        ranked = rank_windows(ranker, self._windows, max(CUTS), config.rank_batch, device)
+        ranked = rank_windows(
+            model, self._windows, self._seen, max(CUTS), config.beam_width, config.rank_batch,
+            device,
+        )  # fmt: skip
         sums = measure(ranked, self._targets)
         total = torch.tensor(list(sums.values()), dtype=torch.float64, device=device)
         self._processes.sum_(total)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from grace.datasets import Sequences, Split
-from grace.errors import DataError
+from grace.errors import ConfigError, DataError
 
 
 class Batch(NamedTuple):
@@ -57,6 +57,12 @@ class Windows:
 
     def __len__(self) -> int:
         return len(self.first)
+
+    def take(self, chosen: np.ndarray) -> Windows:
+        """Return some of the windows, by number."""
+        return dataclasses.replace(
+            self, first=self.first[chosen], lengths=self.lengths[chosen], users=self.users[chosen]
+        )
 
     def to(self, device: str) -> DeviceWindows:
         """Copy everything to a device."""
@@ -118,8 +124,12 @@ def span_windows(data: Sequences, history: int) -> Windows:
     return Windows(data.items, first, ends - first, data.users[user])
 
 
-def split_windows(split: Split, history: int) -> Windows:
+def split_windows(split: Split, history: int | None = None) -> Windows:
     """Return the newest items of each history of a split; what followed is not in it.
+
+    Args:
+        split: the users.
+        history: items of a window, at most; None for whole histories.
 
     Raises:
         DataError: if a history is empty.
@@ -128,8 +138,25 @@ def split_windows(split: Split, history: int) -> Windows:
     if (np.diff(split.offsets) < 1).any():
         empty = split.users[np.diff(split.offsets) < 1][0]
         raise DataError(f"{split.name}: user {empty} has no history; nothing can be ranked from it")
-    first = np.maximum(split.offsets[:-1], ends - history)
+    first = (
+        split.offsets[:-1] if history is None else np.maximum(split.offsets[:-1], ends - history)
+    )
     return Windows(split.items, first, ends - first, split.users, followed=False)
+
+
+def refuse_repeats(data: Sequences) -> None:
+    """Raise where users take items again: then a history says nothing about what cannot come.
+
+    Raises:
+        ConfigError: if any history of the training part holds an item twice.
+    """
+    user = np.repeat(np.arange(len(data.users)), np.diff(data.offsets))
+    pairs = np.unique(user * np.int64(data.num_items) + data.items)
+    if len(pairs) < len(data.items):
+        raise ConfigError(
+            f"exclude_history is for data in which nobody takes an item twice; {data.folder} has "
+            f"{len(data.items) - len(pairs)} such events in its training part"
+        )
 
 
 def thinned(batch: Batch, share: float) -> Batch:

@@ -1,0 +1,87 @@
+"""The causal model in training: one pass learns from every place of a history."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from grace.model.causal import Causal, CausalGenerator
+from grace.train.sequence.search import search_sids
+from grace.train.sequence.sids import SidTable
+from grace.train.sequence.windows import Batch, Ranker
+
+
+class CausalModel(nn.Module):
+    """A `Causal` with its loss and its ranking.
+
+    Args:
+        model: knows the SIDs.
+        table: the same SIDs, on the device where the model will be.
+    """
+
+    def __init__(self, model: Causal, table: SidTable):
+        super().__init__()
+        self.model, self.table = model, table
+
+    def loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
+        """Return the loss of every next item, summed, and how many items that are.
+
+        Of an item it is the negative log-probability of its SID and that of the item by the dense
+        head, by the shares that the model's sizes give them.
+        """
+        model = self.model
+        history, targets = batch.items[:, :-1], batch.items[:, 1:]
+        known, targets = targets >= 0, targets.clamp_min(0)
+        vectors = model.item_vectors()
+        hidden = model.encode(history, vectors)
+        share, losses = model.config.dense_loss, []
+        if share < 1:
+            prefix_vectors = model.tree.vectors(vectors)
+            prefixes, places = model.tree.prefixes[targets], model.tree.places[targets]
+            for level in range(model.config.num_levels):
+                logits = model.code_logits(hidden, prefixes[..., level], level, prefix_vectors)
+                losses.append((1 - share) * cross_entropy(logits, places[..., level], smoothing))
+        if share > 0:
+            logits = model.item_logits(hidden, vectors, _so_far(history))
+            losses.append(share * cross_entropy(logits, targets, smoothing))
+        return torch.where(known, sum(losses), 0).sum(), known.sum()
+
+    def ranker(self, beam_width: int) -> Ranker:
+        """Return `(batch, k) -> [R, k]` item numbers by beam search."""
+        generator = CausalGenerator(self.model)
+
+        @torch.inference_mode()
+        def rank(batch: Batch, k: int) -> Tensor:
+            buffers = generator.prefill({"history": batch.items[:, :-1]})
+            found = search_sids(
+                lambda parents, codes, t: generator.decode(buffers, parents, codes, t),
+                self.table.trie, len(batch.lengths), beam_width,
+            )  # fmt: skip
+            return self.table.expand(found, k)
+
+        return rank
+
+
+def _so_far(history: Tensor) -> Tensor:
+    """Return int64 `[R, n, n]`: the items up to each place of `[R, n]`; the first one repeated."""
+    history = history.clamp_min(0)  # padding: its places have no loss
+    length = history.shape[1]
+    past = torch.ones(length, length, dtype=torch.bool, device=history.device).tril()
+    return torch.where(past, history[:, None, :], history[:, :1, None])
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    """Return `[...]`, the cross-entropy of each target.
+
+    Args:
+        logits: `[..., C]`; -inf for what is out of the question.
+        targets: int64 `[...]`.
+        smoothing: share of a target spread evenly over what is not out of the question.
+    """
+    logits = logits.float()
+    hit = logits.gather(-1, targets[..., None])[..., 0]
+    if smoothing:
+        possible = logits > -torch.inf
+        spread = torch.where(possible, logits, 0).sum(-1) / possible.sum(-1)
+        hit = hit.lerp(spread, smoothing)
+    return logits.logsumexp(-1) - hit

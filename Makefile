@@ -63,6 +63,7 @@ bench-gpu: ## benchmarks that need a CUDA device, in the environment at hand
 	python3 -m benchmarks.bench_decode
 	python3 -m benchmarks.bench_peers --write
 	python3 -m benchmarks.serve --case paper
+	python3 -m benchmarks.serve_levels
 	python3 -m benchmarks.quality --device cuda --jobs 6 --write
 	python3 -m benchmarks.catalog --ads 40000000 --places uniform
 	python3 -m benchmarks.catalog --ads 40000000

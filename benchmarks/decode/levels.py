@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from grace.kernels.self_attention import self_attention, self_attention_fused
+from grace.model.prefix_tables import PrefixTables
 from grace.model.step_decoder import StepDecoder
 from grace.model.step_memory import StepMemory, StepState
 
@@ -31,6 +32,15 @@ class DenseMemory(StepMemory):
 
     caches: tuple[Tensor, Tensor]
     copies: tuple[Tensor, ...]
+
+    def front(self, batch: int) -> DenseMemory:
+        """Views for a smaller batch."""
+        rows = self.caches[0].shape[1] // len(self.first_blocks) * batch
+        return DenseMemory(
+            **vars(super().front(batch)),
+            caches=tuple(cache[:, :rows] for cache in self.caches),
+            copies=tuple(layer[:rows] for layer in self.copies),
+        )
 
 
 @dataclass
@@ -58,8 +68,9 @@ class Dense(StepDecoder):
         caches = tuple(torch.zeros(sizes, dtype=self.dtype, device=self.device) for _ in range(2))
         return DenseMemory(**vars(paged), caches=caches, copies=())
 
-    def start(self, memory: DenseMemory) -> DenseState:
-        """Begin in the first of the two caches."""
+    def start(self, memory: DenseMemory, tables: PrefixTables | None = None) -> DenseState:
+        """Begin in the first of the two caches; a level has no tables."""
+        assert tables is None
         cache, spare = memory.caches
         return DenseState(memory, memory.first_blocks, cache=cache, spare=spare)
 

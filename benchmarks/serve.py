@@ -92,7 +92,7 @@ class Plan:
 
 # Of the paper's service only the P99 is given: its mean must not be what decides.
 PLANS = {
-    "paper": Plan((16, 32, 48, 64), (OPEN_RATE,), None, 3, 1, 100, 100, 100),
+    "paper": Plan((16, 32, 48, 64, 96), (OPEN_RATE,), None, 3, 1, 100, 100, 100),
     "demo": Plan((1, 2, 4, 8, 16), (50.0,), 8, 5, 1, 50, 20, 100),
     "small": Plan((1, 3), (40.0,), 3, 0.5, 0.2, 4, 1000, 1000),
 }

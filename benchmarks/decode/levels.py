@@ -27,11 +27,12 @@ class DenseMemory(StepMemory):
 
     Attributes:
         caches: two of `[layers, B * M, L, 2, H, D]`; re-ordering reads one and writes the other.
-        copies: per layer `[B * M, T, 2, H, D]`, the context once a beam; empty but for L0.
+        copies: by width M, per layer `[B * M, T, 2, H, D]`, the context once a beam; empty but for
+            L0.
     """
 
     caches: tuple[Tensor, Tensor]
-    copies: tuple[Tensor, ...]
+    copies: dict[int, tuple[Tensor, ...]]
 
     def front(self, batch: int) -> DenseMemory:
         """Views for a smaller batch."""
@@ -39,7 +40,10 @@ class DenseMemory(StepMemory):
         return DenseMemory(
             **vars(super().front(batch)),
             caches=tuple(cache[:, :rows] for cache in self.caches),
-            copies=tuple(layer[:rows] for layer in self.copies),
+            copies={
+                width: tuple(layer[: batch * width] for layer in layers)
+                for width, layers in self.copies.items()
+            },
         )
 
 
@@ -66,7 +70,7 @@ class Dense(StepDecoder):
             config.head_dim,
         )  # fmt: skip
         caches = tuple(torch.zeros(sizes, dtype=self.dtype, device=self.device) for _ in range(2))
-        return DenseMemory(**vars(paged), caches=caches, copies=())
+        return DenseMemory(**vars(paged), caches=caches, copies={})
 
     def start(self, memory: DenseMemory, tables: PrefixTables | None = None) -> DenseState:
         """Begin in the first of the two caches; a level has no tables."""
@@ -117,25 +121,28 @@ class Naive(BeamAsQuery):
     def memory(
         self, batch: int, widths: Sequence[int], num_context: int, ragged: bool = False
     ) -> DenseMemory:
-        """Allocate the copies as well. All widths but the first must be equal."""
+        """Allocate the copies as well."""
         dense = super().memory(batch, widths, num_context, ragged)
-        assert len(set(widths[1:])) == 1, widths
-        copies = tuple(
-            layer.new_empty(batch * max(widths), *layer.shape[1:]) for layer in dense.context
-        )
+        copies = {
+            width: tuple(
+                layer.new_empty(batch * width, *layer.shape[1:]) for layer in dense.context
+            )
+            for width in {*widths} - {1}
+        }
         return DenseMemory(**{**vars(dense), "copies": copies})
 
     def load(self, memory: DenseMemory, context: Tensor, lengths: Tensor | None = None) -> None:
         """Project the context, and copy it for every beam."""
         super().load(memory, context, lengths)
-        for layer, copies in zip(memory.context, memory.copies, strict=True):
-            copies.unflatten(0, (len(layer), -1)).copy_(layer[:, None])
+        for copies in memory.copies.values():
+            for layer, copied in zip(memory.context, copies, strict=True):
+                copied.unflatten(0, (len(layer), -1)).copy_(layer[:, None])
 
     def attend_context(self, i: int, query: Tensor, state: StepState) -> Tensor:
         """Attend through FlashAttention, a row a batch element."""
         memory = state.memory
-        first = len(query) == len(memory.context[i])
-        source = memory.context[i] if first else memory.copies[i]
+        width = len(query) // len(memory.context[i])
+        source = memory.context[i] if width == 1 else memory.copies[width][i]
         key, value = source.transpose(1, 3).unbind(2)
         query = query.unflatten(1, (self.config.num_heads, 1, -1))
         return library_attention(query, key, value).flatten(1)

@@ -27,7 +27,8 @@ class OwnModel:
             as and where it is: what becomes of it later changes no answer.
         index: a version that the model fits.
         device: where it runs.
-        precision: of the decoder, as `StepDecoder` takes it.
+        precision: of the decoder, as `StepDecoder` takes it. Where that is not float32, a GPU's
+            products in the encoder are bfloat16's, too: the decoder would round contexts anyway.
 
     Raises:
         ConfigError: if the device is neither a CPU nor a CUDA device, or has too little memory.
@@ -56,6 +57,8 @@ class OwnModel:
                 f"device: the model's weights do not fit on {device}, {free / 1e9:.2f} GB are "
                 "free; end what else uses its memory, or use device 'cpu'"
             ) from None
+        on_gpu = torch.device(device).type == "cuda"
+        self._in_half = on_gpu and precision != "float32"
         self.num_context = model.config.num_context_tokens
         self.has_own_encoder = all(
             type(module).__module__.startswith(("grace.model.", "torch.nn."))
@@ -69,7 +72,9 @@ class OwnModel:
         Args:
             inputs: tensors of a `FeatureBlock`, on any device.
         """
-        return self._encoder({name: tensor.to(self.device) for name, tensor in inputs.items()})
+        there = {name: tensor.to(self.device) for name, tensor in inputs.items()}
+        with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=self._in_half):
+            return self._encoder(there).float()
 
 
 class FixedInputs:

@@ -27,6 +27,10 @@ from grace.serve.ticket import Draining, Expired, Overloaded, Ticket
 
 __all__ = ["Draining", "Engine", "EngineOptions", "Expired", "Overloaded", "Ticket"]
 
+AHEAD = 2
+"""Batches that the device has at most: one that it works on, one that is ready when that ends. More
+would wait there, where no newer version, deadline or cancellation reaches them."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -266,8 +270,8 @@ class Engine:
         return self._fixed if self.reader is None else self.reader.prepared
 
     def _may_form(self) -> bool:
-        """Whether a context is free, and the device idle or a batch full."""
-        room = len(self._in_flight) < self.options.contexts
+        """Whether a context is free, and the device idle, or one batch ahead and another full."""
+        room = len(self._in_flight) < self.options.contexts and len(self._searching) < AHEAD
         return room and (not self._searching or len(self._batcher) >= self.options.max_batch)
 
     def _retire(self, pipeline: Pipeline) -> None:
@@ -301,7 +305,8 @@ class Engine:
 
     def searched(self, job: Job) -> None:
         """See `Owner`."""
-        self._failed = None
+        if job.searching is not None:
+            self._failed = None
         with self._lock:
             self._searching.discard(job)
             self._searched.notify_all()

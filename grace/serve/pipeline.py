@@ -50,6 +50,7 @@ class Job:
         size: how many tickets it began with.
         requests: of `tickets`, once input has read them.
         inputs: of `requests`, for as long as a device may read them.
+        computing: when compute began, in the time of `time.perf_counter`.
         searching: once compute has launched the search.
         replayed: whether that is a CUDA graph's replay.
         funnels: of the answers.
@@ -61,6 +62,7 @@ class Job:
     size: int = field(init=False)
     requests: list[Request] = field(default_factory=list)
     inputs: Inputs | None = None
+    computing: float = 0.0
     searching: Searching | None = None
     replayed: bool = False
     funnels: list[dict] = field(default_factory=list)
@@ -131,6 +133,8 @@ class Pipeline:
         job: Job = frame.payload
         with job.stages_ms.stage("input"):
             self._read(job)
+            if not job.requests:
+                self._owner.searched(job)  # the device will have nothing of it
             job.inputs = self.retriever.inputs(job.requests)
             for name, tensor in job.inputs.tensors.items():
                 frame.out(name, *tensor.shape).copy_(tensor)
@@ -161,6 +165,7 @@ class Pipeline:
     def _compute(self, frame: Frame) -> None:
         """Launch the search of what is still wanted."""
         job: Job = frame.payload
+        job.computing = time.perf_counter()
         with job.stages_ms.stage("compute"):
             rows = [row for row, ticket in enumerate(job.tickets) if self._is_wanted(ticket)]
             job.tickets = [job.tickets[row] for row in rows]
@@ -193,6 +198,8 @@ class Pipeline:
         with job.stages_ms.stage("compute"):
             beams = job.searching.wait()
         if job.replayed:
+            # The search went on while nobody here waited for it.
+            job.stages_ms["compute"] = (time.perf_counter() - job.computing) * 1e3
             self._owner.searched(job)  # the GPU has nothing to do, and is no core of this batch's
         with job.stages_ms.stage("post"):
             found, traces = self.retriever.find(job.requests, job.searching, beams, job.traced)

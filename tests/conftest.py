@@ -41,6 +41,7 @@ PACKAGES = {
     "serve/test_openapi.py": ("schemathesis",),
     "serve/test_security.py": ("trustme",),
     "serve/test_telemetry.py": ("opentelemetry.sdk",),
+    "serve/test_workers.py": ("trustme",),
 }
 
 # Models in tests are tiny; on a busy machine two threads wait for each other at every operation.

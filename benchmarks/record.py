@@ -28,6 +28,8 @@ from grace.files import atomic_write
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+# Asked at the start: a benchmark may keep its threads to some cores later.
+CORES = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
 
 UNITS = {
     "ms": "latency",
@@ -240,7 +242,7 @@ def machine_facts() -> dict:
         model = lines[0].partition(":")[2].strip() if lines else model
     facts = {
         "cpu": model,
-        "cores": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
+        "cores": CORES,
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": f"{platform.system()} {platform.machine()}",
     }

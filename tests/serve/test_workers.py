@@ -1,5 +1,6 @@
 """HTTP workers answer as the engine's own process does, and die alone."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -18,7 +19,7 @@ import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 from web_cases import REQUEST, TOKEN, config, save_artefacts, served, small_engine
-from worker_cases import exchange, worked
+from worker_cases import await_that, children, exchange, worked
 
 from grace.serve.app import build_app
 from grace.serve.config import HttpConfig
@@ -105,13 +106,6 @@ def test_an_answer_is_the_same_from_a_worker(both, name):
 def metric(port: int, name: str) -> float:
     text = exchange(port, "GET", "/metrics", headers=JSON)[2].decode()
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
-
-
-def await_that(condition):
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_calls_count_in_one_place_whoever_answered_them(both):
@@ -216,20 +210,6 @@ def test_a_body_that_does_not_come_is_408(both):
     with socket.create_connection(("127.0.0.1", both[2]), timeout=20) as peer:
         peer.sendall(head)
         assert peer.recv(12) == b"HTTP/1.1 408"
-
-
-def children() -> list[int]:
-    """Processes of HTTP workers that this process has started."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if parent == os.getpid() and b"grace.serve.workers" in words:
-            found.append(int(folder.name))
-    return found
 
 
 def test_a_worker_that_dies_loses_its_own_connections_and_is_started_again(both, caplog):
@@ -346,7 +326,16 @@ def test_workers_end_with_the_engine(tmp_path, number):
             (worker,) = map(int, found.stdout.split())
             os.kill(worker, signal.SIGTERM)  # as a terminal sends it to all: not the worker's end
             assert exchange(port, "GET", "/v1/health/live")[0] == 200
-            process.send_signal(number)
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as peer:
+                if number == signal.SIGKILL:  # with a call under way, whose client sees an end
+                    process.send_signal(signal.SIGSTOP)
+                    head = "content-type: application/json\r\ncontent-length"
+                    text = f"POST /v1/retrieve HTTP/1.1\r\nhost: a\r\n{head}: {len(request_of())}"
+                    peer.sendall(text.encode() + b"\r\n\r\n" + request_of())
+                    time.sleep(0.2)
+                process.send_signal(number)
+                with contextlib.suppress(ConnectionResetError):
+                    assert peer.recv(100) == b""
             assert process.wait(30) == (0 if number == signal.SIGTERM else -9)
         finally:
             process.kill()

@@ -194,7 +194,9 @@ class Link:
             self._loop.call_soon_threadsafe(gone.set)
 
     def _forget(self) -> None:
-        for number in [*self._asked, *self._called]:
+        with self._lock:
+            numbers = [*self._asked, *self._called]
+        for number in numbers:
             self._cancel(number)
 
     def _write(self) -> None:

@@ -1,6 +1,7 @@
 """HTTP workers answer as the engine's own process does, and die alone."""
 
 import contextlib
+import gc
 import itertools
 import json
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from http.client import HTTPSConnection
 from pathlib import Path
 
@@ -169,6 +171,30 @@ def test_what_nobody_expected_says_nothing_of_the_inside(both):
     first, second = json.loads(parts)["responses"]
     assert (first["id"], first["error"]["field"]) == ("r1", "server")
     assert second["error"]["field"] == "id"
+
+
+def test_an_answer_that_was_sent_is_forgotten_without_a_garbage_collector(both, monkeypatch):
+    engine, model, port, _ = both
+    admitted, submit_all = [], engine.submit_all
+
+    def noting(*args, **options):
+        tickets = submit_all(*args, **options)
+        admitted.extend(weakref.ref(ticket.future) for ticket in tickets)
+        return tickets
+
+    monkeypatch.setattr(engine, "submit_all", noting)
+    body = body_of(REQUEST, REQUEST | {"x": 1})
+    gc.disable()
+    try:
+        assert exchange(port, "POST", "/v1/retrieve", body, JSON)[0] == 200
+        model.gate.clear()
+        late = JSON | {"x-timeout-ms": "100"}
+        assert exchange(port, "POST", "/v1/retrieve", body, late)[0] == 200
+        model.gate.set()
+        await_that(lambda: len(admitted) == 4 and not any(future() for future in admitted))
+    finally:
+        model.gate.set()
+        gc.enable()
 
 
 @pytest.mark.parametrize("path", ["/v1/retrieve", "/v2/models/grace/infer"])

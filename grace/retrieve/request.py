@@ -87,6 +87,10 @@ def _outcome(
 ) -> Request | Exception:
     try:
         return parse_request(_parsed(raw), index, model, targeting, features)
+    except RequestError as error:
+        # A new one, which was never raised: the frames of a traceback hold the whole batch and its
+        # outcomes, this one too, until the garbage collector comes.
+        return RequestError(error.field, error.message)
     except Exception as error:  # also what a model of somebody else's raises
         return error
 

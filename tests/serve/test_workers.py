@@ -1,5 +1,7 @@
 """HTTP workers answer as the engine's own process does, and die alone."""
 
+import contextlib
+import gc
 import itertools
 import json
 import os
@@ -10,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from http.client import HTTPSConnection
 from pathlib import Path
 
@@ -18,7 +21,7 @@ import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 from web_cases import REQUEST, TOKEN, config, save_artefacts, served, small_engine
-from worker_cases import exchange, worked
+from worker_cases import await_that, children, exchange, worked
 
 from grace.serve.app import build_app
 from grace.serve.config import HttpConfig
@@ -107,13 +110,6 @@ def metric(port: int, name: str) -> float:
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
 
 
-def await_that(condition):
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_calls_count_in_one_place_whoever_answered_them(both):
     _, _, port, _ = both
     ok, refused = (
@@ -177,6 +173,30 @@ def test_what_nobody_expected_says_nothing_of_the_inside(both):
     assert second["error"]["field"] == "id"
 
 
+def test_an_answer_that_was_sent_is_forgotten_without_a_garbage_collector(both, monkeypatch):
+    engine, model, port, _ = both
+    admitted, submit_all = [], engine.submit_all
+
+    def noting(*args, **options):
+        tickets = submit_all(*args, **options)
+        admitted.extend(weakref.ref(ticket.future) for ticket in tickets)
+        return tickets
+
+    monkeypatch.setattr(engine, "submit_all", noting)
+    body = body_of(REQUEST, REQUEST | {"x": 1})
+    gc.disable()
+    try:
+        assert exchange(port, "POST", "/v1/retrieve", body, JSON)[0] == 200
+        model.gate.clear()
+        late = JSON | {"x-timeout-ms": "100"}
+        assert exchange(port, "POST", "/v1/retrieve", body, late)[0] == 200
+        model.gate.set()
+        await_that(lambda: len(admitted) == 4 and not any(future() for future in admitted))
+    finally:
+        model.gate.set()
+        gc.enable()
+
+
 @pytest.mark.parametrize("path", ["/v1/retrieve", "/v2/models/grace/infer"])
 def test_a_client_that_goes_takes_its_request_along(both, path):
     engine, model, port, _ = both
@@ -216,20 +236,6 @@ def test_a_body_that_does_not_come_is_408(both):
     with socket.create_connection(("127.0.0.1", both[2]), timeout=20) as peer:
         peer.sendall(head)
         assert peer.recv(12) == b"HTTP/1.1 408"
-
-
-def children() -> list[int]:
-    """Processes of HTTP workers that this process has started."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if parent == os.getpid() and b"grace.serve.workers" in words:
-            found.append(int(folder.name))
-    return found
 
 
 def test_a_worker_that_dies_loses_its_own_connections_and_is_started_again(both, caplog):
@@ -346,7 +352,16 @@ def test_workers_end_with_the_engine(tmp_path, number):
             (worker,) = map(int, found.stdout.split())
             os.kill(worker, signal.SIGTERM)  # as a terminal sends it to all: not the worker's end
             assert exchange(port, "GET", "/v1/health/live")[0] == 200
-            process.send_signal(number)
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as peer:
+                if number == signal.SIGKILL:  # with a call under way, whose client sees an end
+                    process.send_signal(signal.SIGSTOP)
+                    head = "content-type: application/json\r\ncontent-length"
+                    text = f"POST /v1/retrieve HTTP/1.1\r\nhost: a\r\n{head}: {len(request_of())}"
+                    peer.sendall(text.encode() + b"\r\n\r\n" + request_of())
+                    time.sleep(0.2)
+                process.send_signal(number)
+                with contextlib.suppress(ConnectionResetError):
+                    assert peer.recv(100) == b""
             assert process.wait(30) == (0 if number == signal.SIGTERM else -9)
         finally:
             process.kill()

@@ -125,6 +125,7 @@ class Link:
             part, text = self._part(ticket.future, asked.request_id)
             parts.append(part)
             texts.append(text)
+        asked.tickets.clear()
         self._out.put(pack(Kind.ANSWER, number, {"parts": parts}, texts))
 
     def _part(self, future: Future, request_id: str) -> tuple[dict, bytes]:
@@ -190,11 +191,14 @@ class Link:
             for ticket in asked.tickets:
                 if not ticket.future.done():
                     ticket.cancel()
+            asked.tickets.clear()
         if gone is not None:
             self._loop.call_soon_threadsafe(gone.set)
 
     def _forget(self) -> None:
-        for number in [*self._asked, *self._called]:
+        with self._lock:
+            numbers = [*self._asked, *self._called]
+        for number in numbers:
             self._cancel(number)
 
     def _write(self) -> None:
@@ -214,7 +218,11 @@ class Link:
 
 
 class _Asked:
-    """Requests of one call that are under way."""
+    """Requests of one call that are under way.
+
+    Their futures hold it: `tickets` is emptied at the end, or each would be a circle that keeps its
+    answer until the garbage collector comes, which `leave_alone_what_stays` made rare.
+    """
 
     __slots__ = ("missing", "request_id", "tickets")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 from dataclasses import replace
 
@@ -33,25 +32,23 @@ def run(port: int, link: int) -> None:
         port: file descriptor of the socket that listens.
         link: of this worker's end of the pair.
     """
-    # A terminal and some supervisors send these to every process; the engine's says when to end.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
     end = socket.socket(fileno=link)
     told = _setup(end)
     config = make_config(told["config"])
-    with (
-        socket.socket(fileno=port) as listening,
-        json_logs(config.telemetry.log_level),
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-    ):
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    with socket.socket(fileno=port) as listening, json_logs(config.telemetry.log_level):
         ended_well = runner.run(_serve(config, told["workers"], listening, end))
+        if ended_well:
+            runner.close()
     if not ended_well:
-        os._exit(1)  # whatever is still open: nobody can answer it
+        # Whatever is still open: nobody can answer it, and an end of the loop in good order would
+        # cancel each call, of which its client would be told that the server is broken.
+        os._exit(1)
 
 
 def _setup(end: socket.socket) -> dict:
     unpacker = Unpacker()
-    while data := end.recv(1 << 16):
+    while data := end.recv(1):  # no more: what follows the frame is for who reads next
         for frame in unpacker.feed(data):
             return frame.head
     raise SystemExit(1)  # the engine's process ended before it had said anything

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -67,7 +68,8 @@ async def start_workers(
 
     Raises:
         ConfigError: if somebody else has begun to listen on the port.
-        RuntimeError: if a worker ends before it takes connections.
+        OSError: if a worker cannot be started.
+        RuntimeError: if it ends before it takes connections.
     """
     begin_to_listen("http", port)
     workers = [_Worker(count, port, engine, app, metrics, config) for _ in range(count)]
@@ -128,38 +130,56 @@ class _Worker:
             self._thread.join()
 
     def _keep(self) -> None:
+        # A terminal and some supervisors send these to every process; the engine's says when to
+        # end. What this thread blocks is blocked in its processes, from their first moment.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         pause_s = _PAUSE_S[0]
         while True:
             began = time.monotonic()
-            with self._lock:
+            try:
+                with self._lock:
+                    if self._stopping.is_set():
+                        return
+                    process, link = self._start()
+            except OSError as error:  # no memory, or no file or process more
+                if not self.ready.done():
+                    self.ready.set_exception(error)
+                    return
+                _log.error("an HTTP worker cannot be started: %s", error)
+            else:
+                link.serve()
+                code = _end(process)
                 if self._stopping.is_set():
                     return
-                process, link = self._start()
-            link.serve()
-            code = _end(process)
-            if self._stopping.is_set():
-                return
-            if not self.ready.done():
-                why = f"an HTTP worker ended with {code} before it took connections"
-                self.ready.set_exception(RuntimeError(why))
-                return
-            _log.error("HTTP worker %d died with %d; its connections are lost", process.pid, code)
-            self._metrics.count_worker_death()
+                if not self.ready.done():
+                    why = f"an HTTP worker ended with {code} before it took connections"
+                    self.ready.set_exception(RuntimeError(why))
+                    return
+                _log.error(
+                    "HTTP worker %d died with %d; its connections are lost", process.pid, code
+                )
+                self._metrics.count_worker_death()
             if time.monotonic() - began > _LASTED_S:
                 pause_s = _PAUSE_S[0]
             self._stopping.wait(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_S[1])
 
     def _start(self) -> tuple[subprocess.Popen, Link]:
+        # It imports what this process does, and nothing that lies where it happens to be started.
+        path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
+        # A worker computes nothing: no threads of torch's, no GPU.
+        more = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         ours, theirs = socket.socketpair()
-        with theirs:
-            fds = self._port.fileno(), theirs.fileno()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "grace.serve.workers", *map(str, fds)],
-                pass_fds=fds, stdin=subprocess.DEVNULL,
-                # A worker computes nothing: no threads of torch's, no GPU.
-                env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-            )  # fmt: skip
+        try:
+            with theirs:
+                fds = self._port.fileno(), theirs.fileno()
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "grace.serve.workers", *map(str, fds)],
+                    pass_fds=fds, stdin=subprocess.DEVNULL, env={**os.environ, **more},
+                )  # fmt: skip
+        except OSError:
+            ours.close()
+            raise
         self._link = self._link_of(ours)
         self._link.send(Kind.SETUP, {"config": _tables(self._config), "workers": self._count})
         return self._process, self._link

@@ -33,9 +33,13 @@ async def read_json(request: Request, max_depth: int, timeout_s: float) -> objec
         async with asyncio.timeout(timeout_s):
             body = await request.body()
     except TimeoutError:
-        message = f"the body did not come within {timeout_s:g} s"
-        raise Fault(408, "body", message, "slow") from None
+        raise late_body(timeout_s) from None
     return parse_json(body, max_depth)
+
+
+def late_body(timeout_s: float) -> Fault:
+    """Return the answer to a body that does not come."""
+    return Fault(408, "body", f"the body did not come within {timeout_s:g} s", "slow")
 
 
 def check_content_type(request: Request) -> None:

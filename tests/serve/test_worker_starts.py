@@ -9,6 +9,7 @@ import pytest
 from web_cases import config, small_engine
 from worker_cases import await_that, children, exchange, worked
 
+from grace.errors import ConfigError
 from grace.serve.app import build_app
 from grace.serve.listening import bind
 from grace.serve.workers import start_workers
@@ -82,5 +83,5 @@ def test_a_first_worker_that_cannot_be_started_ends_the_start(engine, monkeypatc
         await start_workers(1, port, engine, app, app.state.observer.metrics, MADE)
 
     monkeypatch.setattr("subprocess.Popen", popen)
-    with pytest.raises(OSError, match="no room"):
+    with pytest.raises(ConfigError, match=r"http\.workers: no room"):
         asyncio.run(start())

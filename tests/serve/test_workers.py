@@ -230,8 +230,9 @@ def test_a_body_in_chunks_is_read_as_far_as_it_may_go(both):
                 assert peer.recv(12) == b"HTTP/1.1 " + status
 
 
-def test_a_body_that_does_not_come_is_408(both):
-    head = b"POST /v1/retrieve HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n"
+@pytest.mark.parametrize("path", ["/v1/retrieve", "/v2/models/grace/infer"])
+def test_a_body_that_does_not_come_is_408(both, path):
+    head = f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n".encode()
     head += f"authorization: Bearer {TOKEN}\r\ncontent-type: application/json\r\n\r\n".encode()
     with socket.create_connection(("127.0.0.1", both[2]), timeout=20) as peer:
         peer.sendall(head)

@@ -16,11 +16,12 @@ from grace.errors import RequestError
 from grace.serve.answer import Answer
 from grace.serve.config import ServeConfig
 from grace.serve.engine import Engine
-from grace.serve.faults import Fault, json_response
+from grace.serve.faults import json_response
 from grace.serve.health import why_not_ready
 from grace.serve.kserve import infer, metadata
 from grace.serve.kserve.codec import Tensor, encode_binary, encode_values
 from grace.serve.kserve.http_call import HEADER_LENGTH, decompress, read_call
+from grace.serve.limits import late_body
 from grace.serve.retrieve import timeout_ms
 
 
@@ -104,8 +105,7 @@ async def _read_body(request: Request, config: ServeConfig) -> bytes:
         async with asyncio.timeout(config.http.body_timeout_s):
             body = await request.body()
     except TimeoutError:
-        message = f"the body did not come within {config.http.body_timeout_s:g} s"
-        raise Fault(408, "body", message, "slow") from None
+        raise late_body(config.http.body_timeout_s) from None
     return body if encoding == "identity" else decompress(body, config.http.max_body_bytes)
 
 

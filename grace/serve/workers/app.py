@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import orjson
@@ -14,10 +15,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from grace.errors import RequestError
 from grace.serve.calls import Observer
 from grace.serve.config import HttpConfig
-from grace.serve.faults import Fault
+from grace.serve.faults import Fault, fault_response
 from grace.serve.front import Front, answer_fault
+from grace.serve.limits import late_body
 from grace.serve.retrieve import PATH, Outcome, disconnected, retrieve_route
-from grace.serve.security import Tokens
+from grace.serve.security import Tokens, take_request_id
 from grace.serve.workers.client import EngineClient
 
 # Of a connection and not of a call, or counted anew: the worker's own server says them.
@@ -65,7 +67,7 @@ def build_worker_app(
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and (scope["path"] != PATH or scope["method"] != "POST"):
-            await _pass_on(engine, config.max_body_bytes, scope, receive, send)
+            await _pass_on(engine, config, scope, receive, send)
         else:
             await hot(scope, receive, send)
 
@@ -73,12 +75,17 @@ def build_worker_app(
 
 
 async def _pass_on(
-    engine: EngineClient, max_bytes: int, scope: Scope, receive: Receive, send: Send
+    engine: EngineClient, config: HttpConfig, scope: Scope, receive: Receive, send: Send
 ) -> None:
     """Let the engine's application answer: it counts, logs and limits the call."""
     try:
-        body = await _body(scope, receive, max_bytes)
+        async with asyncio.timeout(config.body_timeout_s):
+            body = await _body(scope, receive, config.max_body_bytes)
     except ClientDisconnect:
+        return
+    except TimeoutError:
+        fault, request_id = late_body(config.body_timeout_s), take_request_id(None)
+        await fault_response(fault, request_id, scope["path"])(scope, receive, send)
         return
     head = {name: scope[name] for name in _PASSED_ON}
     head |= {name: scope[name].decode("latin-1") for name in ("raw_path", "query_string")}

@@ -17,6 +17,7 @@ from functools import partial
 
 from starlette.types import ASGIApp
 
+from grace.errors import ConfigError
 from grace.serve.config import ServeConfig
 from grace.serve.engine import Engine
 from grace.serve.listening import Listener, address_of, begin_to_listen
@@ -67,9 +68,8 @@ async def start_workers(
         config: of the whole server.
 
     Raises:
-        ConfigError: if somebody else has begun to listen on the port.
-        OSError: if a worker cannot be started.
-        RuntimeError: if it ends before it takes connections.
+        ConfigError: if somebody else has begun to listen on the port, or a worker cannot be started
+            or ends before it takes connections.
     """
     begin_to_listen("http", port)
     workers = [_Worker(count, port, engine, app, metrics, config) for _ in range(count)]
@@ -82,8 +82,10 @@ async def start_workers(
 
     try:
         await asyncio.gather(*(asyncio.wrap_future(worker.ready) for worker in workers))
-    except BaseException:
+    except BaseException as error:
         await stop()
+        if isinstance(error, (OSError, RuntimeError)):
+            raise ConfigError(f"http.workers: {error}") from error
         raise
     return Listener("http", address_of(port, bool(config.http.tls_cert)), stop)
 

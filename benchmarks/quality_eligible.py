@@ -13,7 +13,6 @@ between them. Recall and NDCG are those of `grace evaluate --index`: places amon
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
@@ -72,12 +71,7 @@ def main() -> None:
     record.show("quality_eligible", rows)
     if options.write:
         machine = record.machine_name() if options.device != "cpu" else "cpu"
-        path = record.RESULTS / machine / "quality_eligible.json"
-        cases = {row["case"] for row in rows}
-        before = json.loads(path.read_text())["rows"] if path.exists() else []
-        kept = [row for row in before if row["case"] not in cases]
-        every = kept + rows
-        print(record.write("quality_eligible", every, machine, record.RESULTS, added=bool(kept)))
+        print(record.write_cases("quality_eligible", rows, machine, record.RESULTS))
 
 
 def draw_rules(num_items: int, share: float) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -81,33 +82,35 @@ def draw_users(num_users: int, wanted: int) -> np.ndarray:
 
 
 def build_index(
-    generator: Generator, data: Sequences, allowed: np.ndarray | None = None
+    generator: Generator,
+    data: Sequences,
+    attributes: Sequence[dict] = (),
+    rows: Sequence[dict] | None = None,
 ) -> grace.Index:
     """Build an index of all items, in memory.
 
     Args:
         generator: whose SIDs they have; where it leaves a history out, so does a rule of each item.
         data: the items.
-        allowed: bool `[N, segments]`, who may see which item; None for everybody.
+        attributes: of the schema.
+        rows: of the catalogue, one an item, in their order, without `ad_id` and `sid`; None where
+            everybody may see everything.
     """
-    names = [*(["segment"] if allowed is not None else []), *([TAKEN] if generator.unseen else [])]
-    kinds = {"segment": "categorical", TAKEN: "set"}
-    schema = {"attributes": [{"name": name, "kind": kinds[name]} for name in names]}
+    taken = [{"name": TAKEN, "kind": "set"}] if generator.unseen else []
     ads = []
-    for row, (item, sid) in enumerate(
+    for place, (item, sid) in enumerate(
         zip(data.item_ids.tolist(), generator.sids.tolist(), strict=True)
     ):
-        rules = {}
-        if allowed is not None:
-            rules["segment"] = {"include": [str(one) for one in np.flatnonzero(allowed[row])]}
+        row = rows[place] if rows is not None else {}
+        rules = dict(row.get("rules") or {})
         if generator.unseen:
             rules[TAKEN] = {"exclude": [str(item)]}
-        ads.append({"ad_id": item, "sid": sid, "rules": rules})
-    return grace.build_index(ads, schema)
+        ads.append(row | {"ad_id": item, "sid": sid, "rules": rules})
+    return grace.build_index(ads, {"attributes": [*attributes, *taken]})
 
 
 def make_requests(
-    generator: Generator, users: Split, chosen: np.ndarray, allowed: np.ndarray | None = None
+    generator: Generator, users: Split, chosen: np.ndarray, people: Sequence[dict] | None = None
 ) -> list[dict]:
     """Return a request with its `target` for each chosen user.
 
@@ -115,25 +118,22 @@ def make_requests(
         generator: that is asked.
         users: a split.
         chosen: rows of it.
-        allowed: as in `build_index`; a user is in a segment that may see the target.
+        people: what their requests have besides, one a chosen user: `attributes`, `at`.
     """
-    draw = np.random.default_rng(2)
     requests = []
-    for row in chosen:
+    for number, row in enumerate(chosen):
         history = users.item_ids[users.items[users.offsets[row] : users.offsets[row + 1]]].tolist()
-        attributes: dict[str, object] = {}
-        if allowed is not None:
-            attributes["segment"] = str(draw.choice(np.flatnonzero(allowed[users.targets[row]])))
+        person = people[number] if people is not None else {}
+        attributes = dict(person.get("attributes", {}))
         if generator.unseen:
             attributes[TAKEN] = [str(item) for item in history]
-        requests.append(
-            {
-                "id": int(row),
-                "features": features_of(generator, history, int(users.users[row])),
-                "attributes": attributes,
-                "target": int(users.item_ids[users.targets[row]]),
-            }
-        )
+        request = {
+            "id": int(row),
+            "features": features_of(generator, history, int(users.users[row])),
+            "attributes": attributes,
+            "target": int(users.item_ids[users.targets[row]]),
+        }
+        requests.append(person | request)
     return requests
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 
+import harness
+import numpy as np
 import pytest
 import sequence_cases as cases
 
@@ -28,22 +30,25 @@ GENERATORS = ("tiger", "grace", "causal")
 def test_everybody_may_see_the_target(tmp_path):
     data = load(cases.write_data(tmp_path, num_users=30))
     allowed = quality_eligible.draw_rules(data.num_items, 0.1)
-    assert allowed.any(1).all()
-    assert 0.05 < allowed.mean() < 0.2
+    assert all(seen.any(1).all() for seen in allowed.values())
+    both = np.mean([np.outer(*pair).mean() for pair in zip(*allowed.values(), strict=True)])
+    assert 0.05 < both < 0.2
     users = data.valid()
     chosen = draw_users(len(users), 10)
     generator = Generator(tmp_path, "tiger", cases.item_sids(), takes_users=True, unseen=False)
-    requests = make_requests(generator, users, chosen, allowed)
+    world = quality_eligible.random_world(0.1, data.num_items, users, chosen)
+    requests = make_requests(generator, users, chosen, world.people)
     assert len(requests) == len(set(chosen.tolist())) == 10
     for row, request in zip(chosen, requests, strict=True):
-        assert allowed[users.targets[row], int(request["attributes"]["segment"])]
+        for name, seen in allowed.items():
+            assert seen[users.targets[row], int(request["attributes"][name])]
         assert request["target"] == users.item_ids[users.targets[row]]
     assert len(draw_users(30, 0)) == 30
 
 
 @pytest.mark.parametrize("unseen", [False, True])
 @pytest.mark.parametrize("kind", GENERATORS)
-def test_without_segments_retrieval_ranks_as_the_run_does(kind, unseen, tmp_path):
+def test_without_rules_retrieval_ranks_as_the_run_does(kind, unseen, tmp_path):
     folder = cases.write_data(tmp_path / "toy", num_users=12, walk=cases.straight_walk)
     data, run = load(folder), tmp_path / "run"
     recipe = cases.recipe(kind, steps=4, history=12, exclude_history=unseen)
@@ -83,6 +88,20 @@ def test_exact_matching_finds_at_least_as_many_items(kind, tmp_path, monkeypatch
     assert counts["low"] < content["rows"][0]["value"] < counts["high"]
     log = [json.loads(line) for line in (run / "test-log.jsonl").read_text().splitlines()]
     assert [entry["by"] for entry in log] == ["quality_eligible"]
+
+
+def test_the_demo_asks_with_its_people_and_rules(shared_data, tmp_path):
+    movielens = shared_data / "movielens-100k"
+    arguments = ("data", "prepare", "movielens", "--raw", shared_data, "--out", tmp_path / "data")
+    assert harness.cli(*map(str, arguments)).code == 0
+    users = load(tmp_path / "data").valid()
+    chosen = draw_users(len(users), 20)
+    world = quality_eligible.demo_world(movielens, users, chosen)
+    assert len(world.rows) == len(users.item_ids)
+    assert {"age", "gender"} <= set(world.people[0]["attributes"])
+    users.targets[chosen[0]] -= 1
+    with pytest.raises(DataError, match="is not made of it"):
+        quality_eligible.demo_world(movielens, users, chosen)
 
 
 def test_a_run_of_other_items_is_refused(tmp_path):

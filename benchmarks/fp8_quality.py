@@ -32,14 +32,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks import record
-from benchmarks.quality_requests import (
-    build_index,
-    draw_users,
-    held_out,
-    make_requests,
-    open_generator,
-)
+from benchmarks import quality_requests, record
 from grace.datasets import load
 from grace.decode import full_plan
 from grace.errors import DataError, GraceError
@@ -143,13 +136,13 @@ def of_run(options: argparse.Namespace) -> Asked:
         DataError: if its model is of another kind than `grace`, or was trained on other items.
     """
     data = load(options.data)
-    generator = open_generator(options.run, data)
+    generator = quality_requests.open_generator(options.run, data)
     if generator.kind != "grace":
         raise DataError(f"{options.run}: FP8 is for models of kind grace, got {generator.kind}")
-    users = held_out(generator, data, options.split, "fp8_quality")
-    chosen = draw_users(len(users), options.users)
-    requests = make_requests(generator, users, chosen)
-    return Asked(build_index(generator, data), options.run / "best", requests)
+    users = quality_requests.held_out(generator, data, options.split, "fp8_quality")
+    chosen = quality_requests.draw_users(len(users), options.users)
+    requests = quality_requests.make_requests(generator, users, chosen)
+    return Asked(quality_requests.build_index(generator, data), options.run / "best", requests)
 
 
 def of_paths(index: Path, model: Path, requests: Path) -> Asked:

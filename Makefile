@@ -65,6 +65,10 @@ bench-gpu: ## benchmarks that need a CUDA device, in the environment at hand
 	python3 -m benchmarks.serve --case paper
 	python3 -m benchmarks.serve_levels
 	python3 -m benchmarks.quality --device cuda --jobs 6 --write
+	python3 -m benchmarks.quality_eligible --run runs/quality/runs/beauty-best-0 \
+		--data runs/quality/data/beauty --split test --device cuda --write
+	python3 -m benchmarks.fp8_quality --run runs/quality/runs/beauty-grace-0 \
+		--data runs/quality/data/beauty --split test
 	python3 -m benchmarks.catalog --ads 40000000 --places uniform
 	python3 -m benchmarks.catalog --ads 40000000
 	python3 -m benchmarks.matching --catalog runs/catalog-40000000-uniform \

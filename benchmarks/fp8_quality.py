@@ -1,12 +1,16 @@
 """What do bfloat16 and FP8 change in the answers of a trained model?
 
 Trains models on MovieLens-100K as `grace demo` does, one a seed, keeps them in `--out` and uses
-them again; or takes one of your own (`--index`, `--checkpoint`, `--requests`). Every request is
-decoded in float32, bfloat16 and float8, all else alike. The demo's catalogue is taken without its
-rules, so that every request may see its held-out film.
+them again; or takes a run of `grace train --data … --model grace` (`--run`, `--data`); or a model
+of your own (`--index`, `--checkpoint`, `--requests`). Every request is decoded in float32, bfloat16
+and float8, all else alike. The demo's catalogue is taken without its rules, so that every request
+may see its held-out film; a run's has none but that of a history, where the run leaves that out.
 
-These models are so small that no product of theirs gains by FP8 (docs/fp8.md), and float8 would be
-bfloat16: `--every-product` quantises them all the same, to see what it does to answers.
+    python -m benchmarks.fp8_quality --run runs/quality/runs/beauty-grace-0 \
+        --data runs/quality/data/beauty --split test
+
+The demo's models are so small that no product of theirs gains by FP8 (docs/fp8.md), and float8
+would be bfloat16: `--every-product` quantises them all the same, to see what it does to answers.
 
 - `recall@k` of a precision: held-out ads among the first k, by requests that may see theirs.
 - `SID overlap@k`, `ad overlap@k` of `one against other`: entries that the first k of both have, by
@@ -20,7 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,8 +32,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks import record
+from benchmarks import quality_requests, record
+from grace.datasets import load
 from grace.decode import full_plan
+from grace.errors import DataError, GraceError
 from grace.evaluate.metrics import recall
 from grace.evaluate.observe import find_ranks, find_targets
 from grace.evaluate.run import retrievable, target_of
@@ -43,6 +49,21 @@ PAIRS = (("bfloat16", "float32"), ("float8", "float32"), ("float8", "bfloat16"))
 KS = (10, 100)
 NOW = datetime.now(UTC).isoformat(timespec="seconds")  # for requests that do not say when
 LEAST_OVERLAP, LEAST_RECALL_RATIO = 0.99, 0.995  # of float8 against bfloat16, to be a default
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A model and what it is asked.
+
+    Attributes:
+        index: its catalogue.
+        model: its folder.
+        requests: each with a `target`.
+    """
+
+    index: Index
+    model: Path
+    requests: list[dict]
 
 
 @dataclass(frozen=True)
@@ -63,7 +84,10 @@ class Answers:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train what is missing, decode in every precision, show and write the rows."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data", type=Path, help="directory of MovieLens-100K")
+    parser.add_argument("--data", type=Path, help="MovieLens-100K, or the data set of --run")
+    parser.add_argument("--run", type=Path, help="run folder of `grace train --data --model grace`")
+    parser.add_argument("--split", choices=("valid", "test"), default="valid", help="of --run")
+    parser.add_argument("--users", type=int, default=2000, help="of --run, drawn once; 0 for all")
     parser.add_argument("--out", type=Path, default=Path("runs/fp8-quality"))
     parser.add_argument("--seeds", type=int, default=5, help="models to train")
     parser.add_argument("--config", type=Path, help="TOML file of `grace train`: sizes, training")
@@ -77,18 +101,54 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args(arguments)
     given = (options.index, options.checkpoint, options.requests)
-    if any(given) and not all(given):
-        parser.error("--index, --checkpoint and --requests go together")
+    if any(given) and (not all(given) or options.run):
+        parser.error("--index, --checkpoint and --requests go together, without --run")
+    if options.run and not options.data:
+        parser.error("--run needs the --data that it was trained on")
     if options.every_product:
         projection.LEAST_FP8_FLOPS = 0
-    runs = [given] if all(given) else train_models(options)
-    answers, eligible = decode_all(runs, options)
-    case = given[1].name if all(given) else "movielens"
+    if options.run:
+        try:
+            asked = [of_run(options)]
+        except GraceError as error:
+            parser.error(str(error))
+        case = f"{options.data.resolve().name}, {options.split}"
+    else:
+        paths = [given] if all(given) else train_models(options)
+        asked = (of_paths(*each) for each in paths)
+        case = options.checkpoint.name if all(given) else "movielens"
+    answers, eligible = decode_all(asked, options)
     rows = list(compare(case, answers, eligible))
     record.show("fp8_quality", rows)
     print(f"float8 may be a default here: {'yes' if acceptable(rows) else 'no'}")
-    machine = None if options.device.startswith("cuda") else "cpu"
-    print(record.write("fp8_quality", rows, machine))
+    machine = record.machine_name() if options.device.startswith("cuda") else "cpu"
+    if options.run:
+        print(record.write_cases("fp8_run", rows, machine, record.RESULTS))
+    else:
+        print(record.write("fp8_quality", rows, machine))
+
+
+def of_run(options: argparse.Namespace) -> Asked:
+    """What a run of `grace train --data` is asked: its users' histories, for what came next.
+
+    Raises:
+        ModelError: if it holds no model.
+        DataError: if its model is of another kind than `grace`, or was trained on other items.
+    """
+    data = load(options.data)
+    generator = quality_requests.open_generator(options.run, data)
+    if generator.kind != "grace":
+        raise DataError(f"{options.run}: FP8 is for models of kind grace, got {generator.kind}")
+    users = quality_requests.held_out(generator, data, options.split, "fp8_quality")
+    chosen = quality_requests.draw_users(len(users), options.users)
+    requests = quality_requests.make_requests(generator, users, chosen)
+    return Asked(quality_requests.build_index(generator, data), options.run / "best", requests)
+
+
+def of_paths(index: Path, model: Path, requests: Path) -> Asked:
+    """What files say; `requests` is JSON Lines."""
+    with requests.open() as file:
+        return Asked(Index.open(index), model, [json.loads(line) for line in file])
 
 
 def train_models(options: argparse.Namespace) -> list[tuple[Path, Path, Path]]:
@@ -97,8 +157,8 @@ def train_models(options: argparse.Namespace) -> list[tuple[Path, Path, Path]]:
     missing = [seed for seed, folder in enumerate(folders) if not folder.exists()]
     if missing:
         train_missing(missing, options)
-    held_out = options.out / "held-out.jsonl"
-    return [(folder / "index", folder / "model", held_out) for folder in folders]
+    requests = options.out / "held-out.jsonl"
+    return [(folder / "index", folder / "model", requests) for folder in folders]
 
 
 def train_missing(seeds: Sequence[int], options: argparse.Namespace) -> None:
@@ -132,23 +192,21 @@ def train_missing(seeds: Sequence[int], options: argparse.Namespace) -> None:
 
 
 def decode_all(
-    runs: Sequence[tuple[Path, Path, Path]], options: argparse.Namespace
+    asked: Iterable[Asked], options: argparse.Namespace
 ) -> tuple[dict[str, Answers], np.ndarray]:
-    """Return every precision's answers over all runs, and whether a held-out ad may be returned."""
+    """Return every precision's answers over all models, and who may see the held-out ad."""
     found: dict[str, list[Answers]] = {precision: [] for precision in PRECISIONS}
     eligible = []
-    for index_path, model_path, requests_path in runs:
-        index = Index.open(index_path)
-        with requests_path.open() as file:
-            requests = [json.loads(line) for line in file]
-        held_out = [target_of(request, number) for number, request in enumerate(requests, 1)]
-        requests = [retrievable(request, NOW) for request in requests]
-        targets = find_targets(index, requests, held_out)
+    for one in asked:
+        index = one.index
+        wanted = [target_of(request, number) for number, request in enumerate(one.requests, 1)]
+        requests = [retrievable(request, NOW) for request in one.requests]
+        targets = find_targets(index, requests, wanted)
         eligible.append(targets.eligible)
         plan = full_plan(index.num_levels, options.beams)
         for precision in PRECISIONS:
             retriever = Retriever(
-                index, str(model_path), plan, "exact", options.device, precision=precision
+                index, str(one.model), plan, "exact", options.device, precision=precision
             )
             results = retriever.retrieve(requests)
             found[precision].append(answers_of(index, results, targets.positions))

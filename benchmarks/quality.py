@@ -59,6 +59,7 @@ VARIANTS = {
     "tiger": Variant("tiger", "tiger", "tiger"),
     "tiger-unseen": Variant("tiger", "tiger", "tiger", unseen=True, of="tiger"),
     "random-sid": Variant("tiger", "tiger", "random"),
+    "grace": Variant("grace", "grace", "balanced-reassign"),
     "best": Variant("causal", "causal", "balanced-reassign"),
 }
 

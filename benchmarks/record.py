@@ -141,7 +141,7 @@ def write(
         machine: folder of the file; by default the GPU's name where there is one, else `cpu`. A
             script that uses no GPU passes `cpu`.
         results: the folder of all machines.
-        added: whether some rows are of `kept_rows`; their command is then named too.
+        added: whether some rows are of the present file; their command is then named too.
 
     Raises:
         ValueError: if there is no row or two rows measure the same thing.
@@ -169,6 +169,17 @@ def write(
     with atomic_write(path) as file:
         file.write((json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
     return path
+
+
+def write_cases(
+    benchmark: str, rows: Sequence[dict], machine: str, results: Path = RESULTS
+) -> Path:
+    """Do what `write` does, and keep the rows of other cases, of whatever commit."""
+    path = results / machine / f"{benchmark}.json"
+    before = json.loads(path.read_text())["rows"] if path.exists() else []
+    again = {entry["case"] for entry in rows}
+    kept = [entry for entry in before if entry["case"] not in again]
+    return write(benchmark, [*kept, *rows], machine, results, added=bool(kept))
 
 
 def kept_rows(benchmark: str, again: Collection[str], results: Path = RESULTS) -> list[dict]:

@@ -1,9 +1,15 @@
 """Overlap and recall between precisions, counted on lists that a reader can check."""
 
+import json
+
 import numpy as np
 import pytest
+import sequence_cases as cases
 
+from benchmarks import fp8_quality
 from benchmarks.fp8_quality import PRECISIONS, Answers, acceptable, compare, joined, overlap
+from grace.model import projection
+from grace.train.sequence import train_sequences
 
 
 def answers(*lists, ranks):
@@ -52,3 +58,32 @@ def test_runs_are_joined_in_order():
     both = joined([answers("ab", ranks=np.array([1])), answers("c", ranks=np.array([0]))])
     assert both.sids == [["a", "b"], ["c"]]
     assert both.ranks.tolist() == [1, 0]
+
+
+def trained(kind, tmp_path):
+    data = cases.write_data(tmp_path / "toy", num_users=12)
+    sids = cases.write_sids(tmp_path / "sids.parquet")
+    train_sequences(data, kind, tmp_path / "run", cases.recipe(kind, steps=4), sids)
+    return ["--run", str(tmp_path / "run"), "--data", str(data), "--device", "cpu"]
+
+
+def test_a_run_is_asked_what_its_users_took_next(tmp_path, monkeypatch):
+    arguments = [*trained("grace", tmp_path), "--every-product", "--users", "8", "--beams", "20"]
+    monkeypatch.setattr(fp8_quality.record, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(projection, "LEAST_FP8_FLOPS", projection.LEAST_FP8_FLOPS)
+    for split in ("valid", "test"):
+        fp8_quality.main([*arguments, "--split", split])
+    content = json.loads((tmp_path / "results" / "cpu" / "fp8_run.json").read_text())
+    rows = {(row["case"], row["variant"], row["metric"]): row for row in content["rows"]}
+    for case in ("toy, valid", "toy, test"):
+        for precision in PRECISIONS:
+            assert rows[case, precision, "recall@10"]["counts"]["requests"] == 8
+        assert 0.5 < rows[case, "float8 against float32", "SID overlap@10"]["value"] <= 1
+    log = (tmp_path / "run" / "test-log.jsonl").read_text().splitlines()
+    assert [json.loads(line)["by"] for line in log] == ["fp8_quality"]
+
+
+def test_a_run_that_fp8_is_not_for_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        fp8_quality.main(trained("causal", tmp_path))
+    assert "FP8 is for models of kind grace, got causal" in capsys.readouterr().err

@@ -34,7 +34,8 @@ class RelativeBias(nn.Embedding):
         buckets = self.buckets[distance + farthest][..., None]
         chosen = buckets == torch.arange(self.num_embeddings, device=buckets.device)
         # A product, exact as a lookup: the gradient of a lookup sorts all pairs of positions.
-        return (chosen.to(self.weight.dtype) @ self.weight).permute(2, 0, 1)
+        # Contiguous, as what is made of it takes after its layout, and fused attention wants keys last.
+        return (chosen.to(self.weight.dtype) @ self.weight).permute(2, 0, 1).contiguous()
 
 
 def relative_buckets(config: T5Config, causal: bool) -> Tensor:
@@ -60,7 +61,11 @@ def relative_buckets(config: T5Config, causal: bool) -> Tensor:
 
 
 class RmsNorm(nn.Module):
-    """Scale to a mean square of 1, computed in float32, and weigh each entry."""
+    """Scale to a mean square of 1, computed in float32.
+
+    The weights of the entries stand in the product that reads them: a matrix is smaller than a
+    stream, and so is their gradient.
+    """
 
     def __init__(self, config: T5Config):
         super().__init__()
@@ -69,7 +74,7 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `[..., d_model]`."""
-        return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
+        return F.rms_norm(x, self.weight.shape, eps=self.epsilon)
 
 
 class Piece(NamedTuple):
@@ -119,18 +124,19 @@ class Attention(nn.Module):
         if bias is not None:
             self.relative_attention_bias = bias
 
-    def among(self, x: Tensor, pieces: Sequence[Piece]) -> Tensor:
-        """Attend within each row of a stream `[T, d_model]`; return as much."""
-        projected = F.linear(x, torch.cat([self.q.weight, self.k.weight, self.v.weight]))
+    def among(self, x: Tensor, gain: Tensor, pieces: Sequence[Piece]) -> Tensor:
+        """Attend within each row of a stream `[T, d_model]`, weighed by `[d_model]`."""
+        weight = torch.cat([self.q.weight, self.k.weight, self.v.weight])
+        projected = F.linear(x, weight * gain)
         parts = heads(projected, [piece[:2] for piece in pieces], 3, self.num_heads)
         return self._output(
             self._attend(*part, piece.bias) for part, piece in zip(parts, pieces, strict=True)
         )
 
-    def across(self, x: Tensor, memories: Sequence[Memory]) -> Tensor:
-        """Attend from a stream `[T, d_model]`, equally many tokens a row, to each row's memory."""
+    def across(self, x: Tensor, gain: Tensor, memories: Sequence[Memory]) -> Tensor:
+        """Attend from such a stream, equally many tokens a row, to each row's memory."""
         shapes = [(len(memory.key), memory.bias.shape[2]) for memory in memories]
-        parts = heads(self.q(x), shapes, 1, self.num_heads)
+        parts = heads(F.linear(x, self.q.weight * gain), shapes, 1, self.num_heads)
         return self._output(
             self._attend(*part, *memory) for part, memory in zip(parts, memories, strict=True)
         )
@@ -210,7 +216,8 @@ class SelfAttentionLayer(nn.Module):
 
     def forward(self, x: Tensor, pieces: Sequence[Piece]) -> Tensor:
         """Return `[T, d_model]`."""
-        return x + self.dropout(self.SelfAttention.among(self.layer_norm(x), pieces))
+        norm = self.layer_norm
+        return x + self.dropout(self.SelfAttention.among(norm(x), norm.weight, pieces))
 
 
 class CrossAttentionLayer(nn.Module):
@@ -224,7 +231,8 @@ class CrossAttentionLayer(nn.Module):
 
     def forward(self, x: Tensor, memories: Sequence[Memory]) -> Tensor:
         """Return `[T, d_model]`."""
-        return x + self.dropout(self.EncDecAttention.across(self.layer_norm(x), memories))
+        norm = self.layer_norm
+        return x + self.dropout(self.EncDecAttention.across(norm(x), norm.weight, memories))
 
 
 class FeedForward(nn.Module):
@@ -238,13 +246,47 @@ class FeedForward(nn.Module):
         self.wo = nn.Linear(config.d_ff, config.d_model, bias=False)
         self.dropout = nn.Dropout(config.dropout_rate)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return `[..., d_model]`."""
+    def forward(self, x: Tensor, gain: Tensor) -> Tensor:
+        """Transform a stream `[T, d_model]`, weighed by `[d_model]`; return as much."""
         if self.gated:
-            hidden = F.gelu(self.wi_0(x), approximate="tanh") * self.wi_1(x)
-        else:
-            hidden = F.relu(self.wi(x))
-        return self.wo(self.dropout(hidden))
+            outer, inner = self.wi_0.weight * gain, self.wi_1.weight * gain
+            hidden = F.gelu(F.linear(x, outer), approximate="tanh") * F.linear(x, inner)
+            return self.wo(self.dropout(hidden))
+        rate = self.dropout.p if self.training else 0.0
+        return relu_layers(x, self.wi.weight * gain, self.wo.weight, rate)
+
+
+def relu_layers(x: Tensor, inner: Tensor, outer: Tensor, rate: float) -> Tensor:
+    """Return `[T, d]`: ReLU after one layer, dropout, another layer.
+
+    Args:
+        x: `[T, d]`.
+        inner: `[d_ff, d]`.
+        outer: `[d, d_ff]`.
+        rate: of dropout, below 1.
+    """
+    return _ReluLayers.apply(x, inner, outer, rate)
+
+
+class _ReluLayers(torch.autograd.Function):
+    """Linear, ReLU, dropout, linear: what is 0 after dropout says all that its gradient needs."""
+
+    @staticmethod
+    def forward(ctx, x, inner, outer, rate):
+        # The sum of nothing makes ReLU a part of the product on a GPU.
+        hidden = torch._addmm_activation(inner.new_zeros(len(inner)), x, inner.t())
+        if rate:
+            hidden = torch.native_dropout(hidden, rate, True)[0]
+        ctx.save_for_backward(x, inner, outer, hidden)
+        ctx.scale = 1 / (1 - rate)
+        return hidden @ outer.t()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, inner, outer, hidden = ctx.saved_tensors
+        grown = torch.addmm(outer.new_empty(1), gradient, outer, beta=0, alpha=ctx.scale)
+        grown = torch.ops.aten.threshold_backward(grown, hidden, 0)
+        return grown @ inner, grown.t() @ x, gradient.t() @ hidden, None
 
 
 class FeedForwardLayer(nn.Module):
@@ -258,4 +300,5 @@ class FeedForwardLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `[T, d_model]`."""
-        return x + self.dropout(self.DenseReluDense(self.layer_norm(x)))
+        norm = self.layer_norm
+        return x + self.dropout(self.DenseReluDense(norm(x), norm.weight))

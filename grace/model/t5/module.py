@@ -78,7 +78,7 @@ class Stack(nn.Module):
             memories: for a decoder, per layer what its rows look at.
 
         Returns:
-            `[T, d_model]`, normed.
+            `[T, d_model]`, normed; what reads it weighs it by `final_layer_norm.weight`.
         """
         x = self.dropout(x)
         for i, block in enumerate(self.block):
@@ -162,9 +162,10 @@ class T5(nn.Module):
         bias = grouped_bias(self.decoder.position_bias(length), same_row(group, tokens.device))
         piece = Piece(rows // group, group * length, bias)
         x = self.decoder(targets, [piece], self._memories(context, own, length))
+        gain = self.decoder.final_layer_norm.weight
         if self.config.scale_decoder_outputs:
-            x = x * self.config.d_model**-0.5
-        return self.lm_head(x).view(rows, length, -1)
+            gain = gain * self.config.d_model**-0.5
+        return F.linear(x, self.lm_head.weight * gain).view(rows, length, -1)
 
     def _encoder_pieces(self, own: Sequence[Tensor]) -> list[Piece]:
         """Return the shapes and biases of the encoder's rows; `own` is of `own_keys`, a piece."""
@@ -180,7 +181,8 @@ class T5(nn.Module):
         """Return, per layer of the decoder and piece, what rows of `length` queries look at."""
         attentions = [block.layer[1].EncDecAttention for block in self.decoder.block]
         weights = [layer.weight for one in attentions for layer in (one.k, one.v)]
-        projected = F.linear(context, torch.cat(weights))
+        gain = self.encoder.final_layer_norm.weight
+        projected = F.linear(context, torch.cat(weights) * gain)
         shapes = [(len(keys), keys.shape[-2] * keys.shape[-1]) for keys in own]
         parts = heads(projected, shapes, len(weights), self.config.num_heads)
         biases = [grouped_bias(context.new_zeros(1, length, 1), keys) for keys in own]

@@ -14,7 +14,6 @@ from transformers import T5ForConditionalGeneration
 from grace.errors import ConfigError, ModelError
 from grace.model.t5 import T5, T5Config, TokenMap, load_hf, save_hf
 from grace.model.t5.layers import relative_buckets, relu_layers
-from grace.model.t5.module import own_keys
 
 FORMS = list(itertools.product((True, False), (True, False), ("relu", "gated-gelu")))
 
@@ -159,15 +158,6 @@ def test_gradients_of_a_feed_forward_with_dropout(rate):
     assert torch.autograd.gradcheck(layers, (x, inner, outer))
     many = relu_layers(x[:1].expand(4000, -1), inner, outer, rate).mean(0)
     torch.testing.assert_close(many, (x[0] @ inner.T).relu() @ outer.T, rtol=0.1, atol=0.1)
-
-
-def test_fused_attention_takes_the_biases():
-    """A GPU's wants keys last and rows that begin at multiples of 8; else attention is in pieces."""
-    model = small_t5()
-    own = [own_keys(torch.ones(8, length, dtype=torch.bool)) for length in (13, 37, 64, 81)]
-    for piece in model._encoder_pieces(own):
-        assert piece.bias.stride(-1) == 1
-        assert all(stride % 8 == 0 for stride in piece.bias.stride()[:-1])
 
 
 def rewrite(folder, **changes):

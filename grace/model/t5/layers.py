@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from grace.kernels.row_attention import Rows, row_attention
 from grace.model.t5.config import T5Config
 
 
@@ -34,7 +33,6 @@ class RelativeBias(nn.Embedding):
         buckets = self.buckets[distance + farthest][..., None]
         chosen = buckets == torch.arange(self.num_embeddings, device=buckets.device)
         # A product, exact as a lookup: the gradient of a lookup sorts all pairs of positions.
-        # Contiguous, as what is made of it takes after its layout, and fused attention wants keys last.
         return (chosen.to(self.weight.dtype) @ self.weight).permute(2, 0, 1).contiguous()
 
 
@@ -77,34 +75,6 @@ class RmsNorm(nn.Module):
         return F.rms_norm(x, self.weight.shape, eps=self.epsilon)
 
 
-class Piece(NamedTuple):
-    """Rows of one length within a stream, which holds the tokens of all rows of all pieces.
-
-    Attributes:
-        rows: R; attention may take several rows as one.
-        length: n, tokens of a row, padding included.
-        bias: `[R or 1, H, n, n]`, added to attention scores; hides keys.
-    """
-
-    rows: int
-    length: int
-    bias: Tensor
-
-
-class Memory(NamedTuple):
-    """What the rows of one piece look at in one layer of the decoder.
-
-    Attributes:
-        key: `[R, H, m, D]`.
-        value: `[R, H, m, D]`.
-        bias: `[R, 1, n, m]` of the row's n queries; hides keys.
-    """
-
-    key: Tensor
-    value: Tensor
-    bias: Tensor
-
-
 class Attention(nn.Module):
     """Multi-head attention whose scores are not scaled; the bias of positions comes from outside.
 
@@ -124,85 +94,23 @@ class Attention(nn.Module):
         if bias is not None:
             self.relative_attention_bias = bias
 
-    def among(self, x: Tensor, gain: Tensor, pieces: Sequence[Piece]) -> Tensor:
+    def among(self, x: Tensor, gain: Tensor, pieces: Sequence[Rows], bias: Tensor) -> Tensor:
         """Attend within each row of a stream `[T, d_model]`, weighed by `[d_model]`."""
         weight = torch.cat([self.q.weight, self.k.weight, self.v.weight])
-        projected = F.linear(x, weight * gain)
-        parts = heads(projected, [piece[:2] for piece in pieces], 3, self.num_heads)
-        return self._output(
-            self._attend(*part, piece.bias) for part, piece in zip(parts, pieces, strict=True)
-        )
+        return self._attend(F.linear(x, weight * gain), None, bias, pieces)
 
-    def across(self, x: Tensor, gain: Tensor, memories: Sequence[Memory]) -> Tensor:
-        """Attend from such a stream, equally many tokens a row, to each row's memory."""
-        shapes = [(len(memory.key), memory.bias.shape[2]) for memory in memories]
-        parts = heads(F.linear(x, self.q.weight * gain), shapes, 1, self.num_heads)
-        return self._output(
-            self._attend(*part, *memory) for part, memory in zip(parts, memories, strict=True)
-        )
+    def across(
+        self, x: Tensor, gain: Tensor, pieces: Sequence[Rows], context: Tensor, weight: Tensor
+    ) -> Tensor:
+        """Attend from such a stream to each row's part of another, `weight` that one's gain."""
+        memory = F.linear(context, torch.cat([self.k.weight, self.v.weight]) * weight)
+        return self._attend(F.linear(x, self.q.weight * gain), memory, None, pieces)
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-        """Return `[R * n, H * D]`."""
-        # The other kernels know no gradient of the bias.
-        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
-            mixed = F.scaled_dot_product_attention(
-                query, key, value, attn_mask=bias, scale=1.0,
-                dropout_p=self.dropout_rate if self.training else 0.0,
-            )  # fmt: skip
-        return mixed.transpose(1, 2).flatten(2).flatten(0, 1)
-
-    def _output(self, mixed: Iterable[Tensor]) -> Tensor:
-        parts = list(mixed)
-        return self.o(torch.cat(parts) if len(parts) > 1 else parts[0])
-
-
-def heads(
-    x: Tensor, shapes: Sequence[tuple[int, int]], count: int, num_heads: int
-) -> list[tuple[Tensor, ...]]:
-    """Return per piece `count` tensors `[R, H, n, D]` of a stream `[T, count * H * D]`.
-
-    Args:
-        x: what several projections, side by side, made of a stream.
-        shapes: R and n of every piece.
-        count: of projections.
-        num_heads: H.
-    """
-    parts = _Heads.apply(x, shapes, count, num_heads)
-    return [parts[i : i + count] for i in range(0, len(parts), count)]
-
-
-class _Heads(torch.autograd.Function):
-    """Views of a stream, whose gradients are written where they belong, by one copy a piece."""
-
-    @staticmethod
-    def forward(ctx, x, shapes, count, num_heads):
-        ctx.layout = shapes, count, num_heads
-        return tuple(
-            part.transpose(1, 2)
-            for piece in _pieces(x, *ctx.layout)
-            for part in piece.unbind(2)
-        )  # fmt: skip
-
-    @staticmethod
-    def backward(ctx, *gradients):
-        shapes, count, num_heads = ctx.layout
-        sizes = [rows * length for rows, length in shapes]
-        width = count * num_heads * gradients[0].shape[-1]
-        whole = gradients[0].new_empty(sum(sizes), width)
-        for i, piece in enumerate(_pieces(whole, *ctx.layout)):
-            mine = gradients[i * count : (i + 1) * count]
-            torch.stack([gradient.transpose(1, 2) for gradient in mine], 2, out=piece)
-        return whole, None, None, None
-
-
-def _pieces(
-    x: Tensor, shapes: Sequence[tuple[int, int]], count: int, num_heads: int
-) -> list[Tensor]:
-    """Return views `[R, n, count, H, D]` of a stream."""
-    parts = x.split([rows * length for rows, length in shapes])
-    return [
-        part.view(*shape, count, num_heads, -1) for part, shape in zip(parts, shapes, strict=True)
-    ]
+    def _attend(
+        self, x: Tensor, memory: Tensor | None, bias: Tensor | None, pieces: Sequence[Rows]
+    ) -> Tensor:
+        rate = self.dropout_rate if self.training else 0.0
+        return self.o(row_attention(x, memory, bias, pieces, self.num_heads, rate))
 
 
 class SelfAttentionLayer(nn.Module):
@@ -214,10 +122,10 @@ class SelfAttentionLayer(nn.Module):
         self.layer_norm = RmsNorm(config)
         self.dropout = nn.Dropout(config.dropout_rate)
 
-    def forward(self, x: Tensor, pieces: Sequence[Piece]) -> Tensor:
+    def forward(self, x: Tensor, pieces: Sequence[Rows], bias: Tensor) -> Tensor:
         """Return `[T, d_model]`."""
         norm = self.layer_norm
-        return x + self.dropout(self.SelfAttention.among(norm(x), norm.weight, pieces))
+        return x + self.dropout(self.SelfAttention.among(norm(x), norm.weight, pieces, bias))
 
 
 class CrossAttentionLayer(nn.Module):
@@ -229,10 +137,10 @@ class CrossAttentionLayer(nn.Module):
         self.layer_norm = RmsNorm(config)
         self.dropout = nn.Dropout(config.dropout_rate)
 
-    def forward(self, x: Tensor, memories: Sequence[Memory]) -> Tensor:
-        """Return `[T, d_model]`."""
-        norm = self.layer_norm
-        return x + self.dropout(self.EncDecAttention.across(norm(x), norm.weight, memories))
+    def forward(self, x: Tensor, pieces: Sequence[Rows], context: Tensor, weight: Tensor) -> Tensor:
+        """Return `[T, d_model]`; `context` `[S, d_model]` is weighed by `[d_model]`."""
+        norm, attention = self.layer_norm, self.EncDecAttention
+        return x + self.dropout(attention.across(norm(x), norm.weight, pieces, context, weight))
 
 
 class FeedForward(nn.Module):

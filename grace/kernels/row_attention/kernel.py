@@ -123,7 +123,7 @@ def _launches(
                 "D": query.shape[1] // num_heads, "KEYS": block,
                 "QUERIES": tile, "TILES": triton.cdiv(group * queries, tile),
                 "BIAS": bias is not None, "DROPOUT": seed is not None,
-                "num_warps": 8 if block > TILE else 4,
+                "num_warps": 8 if block > TILE else 4, "num_stages": 1,
             },
         )  # fmt: skip
         first_query, first_key = first_query + rows * queries, first_key + keys.numel()
@@ -179,24 +179,27 @@ def attend_rows(
     column = head * D + tl.arange(0, D)
     j = tl.arange(0, KEYS)
     inside = j < held * m
-    key_token = (first_key + first * m + j).to(tl.int64)
-    key_place = key_token[:, None] * key_stride + column[None, :]
-    k = tl.load(key + key_place, mask=inside[:, None], other=0.0)
-    v = tl.load(value + key_place, mask=inside[:, None], other=0.0)
+    # Places within the program's rows are small; only where these begin may need 64 bits.
+    first_token = (first_query + first * n).to(tl.int64)
+    first_place = (first_key + first * m).to(tl.int64) * key_stride
+    key_place = j[:, None] * key_stride + column[None, :]
+    k = tl.load(key + first_place + key_place, mask=inside[:, None], other=0.0)
+    v = tl.load(value + first_place + key_place, mask=inside[:, None], other=0.0)
     counted = tl.load(keys + first * m + j, mask=inside, other=0) != 0
     number = (tl.program_id(0) * tl.num_programs(1) + head) * group * n
     for tile in range(TILES):
         i = tile * QUERIES + tl.arange(0, QUERIES)
         real = (i < held * n)[:, None]
-        token = (first_query + first * n + i).to(tl.int64)[:, None]
-        q = tl.load(query + token * query_stride + column[None, :], mask=real, other=0.0)
+        query_place = i[:, None] * query_stride + column[None, :]
+        q = tl.load(query + first_token * query_stride + query_place, mask=real, other=0.0)
         shares, factor = shares_of(
             q, k, i, j, counted, bias, seed, head, n, m, salt, bias_head, bias_query, number,
             threshold, rescale, KEYS, BIAS, DROPOUT,
         )  # fmt: skip
         mixed = tl.dot((shares * factor).to(v.dtype), v, input_precision="ieee")
-        place = token * out_stride + column[None, :]
-        tl.store(out + place, mixed.to(out.dtype.element_ty), mask=real)
+        out_place = i[:, None] * out_stride + column[None, :]
+        mixed = mixed.to(out.dtype.element_ty)
+        tl.store(out + first_token * out_stride + out_place, mixed, mask=real)
 
 
 @triton.jit(do_not_specialize=PER_PIECE)
@@ -213,10 +216,12 @@ def attend_rows_backward(
     column = head * D + tl.arange(0, D)
     j = tl.arange(0, KEYS)
     inside = j < held * m
-    key_token = (first_key + first * m + j).to(tl.int64)
-    key_place = key_token[:, None] * key_stride + column[None, :]
-    k = tl.load(key + key_place, mask=inside[:, None], other=0.0)
-    v = tl.load(value + key_place, mask=inside[:, None], other=0.0)
+    # Places within the program's rows are small; only where these begin may need 64 bits.
+    first_token = (first_query + first * n).to(tl.int64)
+    first_place = (first_key + first * m).to(tl.int64) * key_stride
+    key_place = j[:, None] * key_stride + column[None, :]
+    k = tl.load(key + first_place + key_place, mask=inside[:, None], other=0.0)
+    v = tl.load(value + first_place + key_place, mask=inside[:, None], other=0.0)
     counted = tl.load(keys + first * m + j, mask=inside, other=0) != 0
     number = (tl.program_id(0) * tl.num_programs(1) + head) * group * n
     grown_k = tl.zeros((KEYS, D), tl.float32)
@@ -224,10 +229,10 @@ def attend_rows_backward(
     for tile in range(TILES):
         i = tile * QUERIES + tl.arange(0, QUERIES)
         real = (i < held * n)[:, None]
-        token = (first_query + first * n + i).to(tl.int64)[:, None]
-        query_place = token * query_stride + column[None, :]
-        q = tl.load(query + query_place, mask=real, other=0.0)
-        g = tl.load(gradient + token * out_stride + column[None, :], mask=real, other=0.0)
+        query_place = i[:, None] * query_stride + column[None, :]
+        q = tl.load(query + first_token * query_stride + query_place, mask=real, other=0.0)
+        out_place = i[:, None] * out_stride + column[None, :]
+        g = tl.load(gradient + first_token * out_stride + out_place, mask=real, other=0.0)
         shares, factor = shares_of(
             q, k, i, j, counted, bias, seed, head, n, m, salt, bias_head, bias_query, number,
             threshold, rescale, KEYS, BIAS, DROPOUT,
@@ -237,13 +242,15 @@ def attend_rows_backward(
         grown = tl.dot(g, tl.trans(v), input_precision="ieee") * factor
         grown = shares * (grown - tl.sum(shares * grown, 1)[:, None])
         if BIAS:
-            row = (first + i // n).to(tl.int64) * tl.num_programs(1) + head
-            place = (row * n + i % n)[:, None] * m + (j % m)[None, :]
+            first_score = (first.to(tl.int64) * tl.num_programs(1) + head) * n * m
+            place = (i // n * tl.num_programs(1) * n + i % n)[:, None] * m + (j % m)[None, :]
             own = real & inside[None, :] & ((i // n)[:, None] == (j // m)[None, :])
-            tl.store(grown_bias + place, grown.to(grown_bias.dtype.element_ty), mask=own)
+            scores = grown.to(grown_bias.dtype.element_ty)
+            tl.store(grown_bias + first_score + place, scores, mask=own)
         grown = grown.to(k.dtype)
         grown_k += tl.dot(tl.trans(grown), q, input_precision="ieee")
         grown_q = tl.dot(grown, k, input_precision="ieee")
-        tl.store(grown_query + query_place, grown_q.to(q.dtype), mask=real)
-    tl.store(grown_key + key_place, grown_k.to(k.dtype), mask=inside[:, None])
-    tl.store(grown_value + key_place, grown_v.to(v.dtype), mask=inside[:, None])
+        place_q = first_token * query_stride + query_place
+        tl.store(grown_query + place_q, grown_q.to(q.dtype), mask=real)
+    tl.store(grown_key + first_place + key_place, grown_k.to(k.dtype), mask=inside[:, None])
+    tl.store(grown_value + first_place + key_place, grown_v.to(v.dtype), mask=inside[:, None])

@@ -144,7 +144,7 @@ class T5(nn.Module):
         Returns:
             Logits `[B, L, vocab_size]`.
         """
-        masks = [mask.bool() for _, mask in inputs]
+        masks = [mask.bool().contiguous() for _, mask in inputs]
         tokens = torch.cat([ids.flatten() for ids, _ in inputs] + [decoder_input.flatten()])
         sources, targets = self.shared(tokens).split(
             [len(tokens) - decoder_input.numel(), decoder_input.numel()]

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grace.kernels.row_attention import Rows, row_attention
+from grace.kernels.unit_norm import unit_norm
 from grace.model.t5.config import T5Config
 
 
@@ -71,8 +72,8 @@ class RmsNorm(nn.Module):
         self.epsilon = config.layer_norm_epsilon
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return `[..., d_model]`."""
-        return F.rms_norm(x, self.weight.shape, eps=self.epsilon)
+        """Return `[T, d_model]`."""
+        return unit_norm(x, self.epsilon)
 
 
 class Attention(nn.Module):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from grace.kernels.backends import check_float, form, triton_or_reference
+from grace.kernels.unit_norm.reference import unit_norm_reference
 
 
 def unit_norm(x: Tensor, eps: float, backend: str = "auto") -> Tensor:
@@ -26,7 +26,7 @@ def unit_norm(x: Tensor, eps: float, backend: str = "auto") -> Tensor:
     if x.ndim != 2:
         raise ValueError(f"x must be [T, d], got {form(x)}")
     if triton_or_reference(backend, x) == "reference":
-        return F.rms_norm(x, x.shape[1:], eps=eps)
+        return unit_norm_reference(x, eps)
     from grace.kernels.unit_norm.kernel import unit_norm_triton
 
     return unit_norm_triton(x, eps)

@@ -22,7 +22,7 @@ def case(shapes, own, device="cpu", dtype=torch.float32, heads=2, dim=16):
     draw = torch.Generator().manual_seed(0)
 
     def normal(*shape):
-        tensor = torch.randn(shape, generator=draw).to(device, dtype)
+        tensor = (torch.randn(shape, generator=draw) / 2).to(device, dtype)
         return tensor.requires_grad_()
 
     pieces = []

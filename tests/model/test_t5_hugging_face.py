@@ -13,7 +13,7 @@ from transformers import T5ForConditionalGeneration
 
 from grace.errors import ConfigError, ModelError
 from grace.model.t5 import T5, T5Config, TokenMap, load_hf, save_hf
-from grace.model.t5.layers import relative_buckets
+from grace.model.t5.layers import relative_buckets, relu_layers
 
 FORMS = list(itertools.product((True, False), (True, False), ("relu", "gated-gelu")))
 
@@ -141,6 +141,23 @@ def test_dropout_is_for_training_alone(tmp_path):
         assert torch.equal(model(*inputs()), model(*inputs()))
         model.train()
         assert not torch.equal(model(*inputs()), model(*inputs()))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_gradients_of_a_feed_forward_with_dropout(rate):
+    draw = torch.Generator().manual_seed(0)
+    x, inner, outer = (
+        torch.randn(shape, generator=draw, dtype=torch.float64, requires_grad=True)
+        for shape in ((5, 4), (6, 4), (3, 6))
+    )
+
+    def layers(*arguments):
+        torch.manual_seed(1)
+        return relu_layers(*arguments, rate)
+
+    assert torch.autograd.gradcheck(layers, (x, inner, outer))
+    many = relu_layers(x[:1].expand(4000, -1), inner, outer, rate).mean(0)
+    torch.testing.assert_close(many, (x[0] @ inner.T).relu() @ outer.T, rtol=0.1, atol=0.1)
 
 
 def rewrite(folder, **changes):

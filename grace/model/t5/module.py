@@ -9,28 +9,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grace.errors import ConfigError
+from grace.kernels.row_attention import HIDDEN, Rows
 from grace.model.t5.config import T5Config
 from grace.model.t5.layers import (
     Attention,
     CrossAttentionLayer,
     FeedForward,
     FeedForwardLayer,
-    Memory,
-    Piece,
     RelativeBias,
     RmsNorm,
     SelfAttentionLayer,
-    heads,
 )
 from grace.model.t5.token_map import TokenMap
 
 MAX_ITEMS = 20
-TILE = 64
-"""Queries, and keys, that a GPU's attention works on at once."""
-ALIGNMENT = 8
-"""Entries; rows of a bias begin at multiples of it, or the GPU's attention copies them first."""
-HIDDEN = -1e30
-"""The bias of a hidden key: no score outweighs it, and it stays finite times anything small."""
 
 
 class Block(nn.Module):
@@ -68,23 +60,25 @@ class Stack(nn.Module):
         return hidden(bias, places[None, :] > places[:, None]) if self.decoder else bias
 
     def forward(
-        self, x: Tensor, pieces: Sequence[Piece], memories: Sequence[Sequence[Memory]] = ()
+        self, x: Tensor, pieces: Sequence[Rows], across: Sequence[Rows] = (), *memory: Tensor
     ) -> Tensor:
         """Transform the embeddings of a stream.
 
         Args:
             x: `[T, d_model]`, the rows of all pieces one after the other.
-            pieces: their shapes, and the bias of self-attention.
-            memories: for a decoder, per layer what its rows look at.
+            pieces: the rows, and which of their own tokens they see.
+            across: for a decoder, the rows, and which tokens of the memory they see.
+            memory: for a decoder, `[S, d_model]` and what that is to be weighed by, `[d_model]`.
 
         Returns:
-            `[T, d_model]`, normed.
+            `[T, d_model]`, normed; what reads it weighs it by `final_layer_norm.weight`.
         """
         x = self.dropout(x)
-        for i, block in enumerate(self.block):
-            x = block.layer[0](x, pieces)
+        bias = self.position_bias(max(piece.queries for piece in pieces))
+        for block in self.block:
+            x = block.layer[0](x, pieces, bias)
             if self.decoder:
-                x = block.layer[1](x, memories[i])
+                x = block.layer[1](x, across, *memory)
             x = block.layer[-1](x)
         return self.dropout(self.final_layer_norm(x))
 
@@ -150,47 +144,21 @@ class T5(nn.Module):
         Returns:
             Logits `[B, L, vocab_size]`.
         """
-        masks = [mask.bool() for _, mask in inputs]
+        masks = [mask.bool().contiguous() for _, mask in inputs]
         tokens = torch.cat([ids.flatten() for ids, _ in inputs] + [decoder_input.flatten()])
         sources, targets = self.shared(tokens).split(
             [len(tokens) - decoder_input.numel(), decoder_input.numel()]
         )
-        own = [own_keys(mask) for mask in masks]
-        context = self.encoder(sources, self._encoder_pieces(own))
+        context = self.encoder(sources, [Rows(mask.shape[1], mask) for mask in masks])
         rows, length = decoder_input.shape
-        group = group_size(rows, length)
-        bias = grouped_bias(self.decoder.position_bias(length), same_row(group, tokens.device))
-        piece = Piece(rows // group, group * length, bias)
-        x = self.decoder(targets, [piece], self._memories(context, own, length))
+        x = self.decoder(
+            targets, [Rows(length, decoder_input.new_ones(rows, length, dtype=torch.bool))],
+            [Rows(length, mask) for mask in masks], context, self.encoder.final_layer_norm.weight,
+        )  # fmt: skip
+        gain = self.decoder.final_layer_norm.weight
         if self.config.scale_decoder_outputs:
-            x = x * self.config.d_model**-0.5
-        return self.lm_head(x).view(rows, length, -1)
-
-    def _encoder_pieces(self, own: Sequence[Tensor]) -> list[Piece]:
-        """Return the shapes and biases of the encoder's rows; `own` is of `own_keys`, a piece."""
-        whole = self.encoder.position_bias(max(keys.shape[-1] for keys in own))
-        pieces = []
-        for keys in own:
-            *_, group, length = keys.shape
-            bias = grouped_bias(whole[:, :length, :length], keys)
-            pieces.append(Piece(len(keys), group * length, bias))
-        return pieces
-
-    def _memories(self, context: Tensor, own: Sequence[Tensor], length: int) -> list[list[Memory]]:
-        """Return, per layer of the decoder and piece, what rows of `length` queries look at."""
-        attentions = [block.layer[1].EncDecAttention for block in self.decoder.block]
-        weights = [layer.weight for one in attentions for layer in (one.k, one.v)]
-        projected = F.linear(context, torch.cat(weights))
-        shapes = [(len(keys), keys.shape[-2] * keys.shape[-1]) for keys in own]
-        parts = heads(projected, shapes, len(weights), self.config.num_heads)
-        biases = [grouped_bias(context.new_zeros(1, length, 1), keys) for keys in own]
-        return [
-            [
-                Memory(part[2 * layer], part[2 * layer + 1], bias)
-                for part, bias in zip(parts, biases, strict=True)
-            ]
-            for layer in range(len(attentions))
-        ]
+            gain = gain * self.config.d_model**-0.5
+        return F.linear(x, self.lm_head.weight * gain).view(rows, length, -1)
 
     @torch.no_grad()
     def _initialise(self) -> None:
@@ -217,38 +185,3 @@ class T5(nn.Module):
 def hidden(bias: Tensor, where: Tensor) -> Tensor:
     """Return the bias with `HIDDEN` where a key is hidden."""
     return bias.masked_fill(where, HIDDEN)
-
-
-def group_size(rows: int, length: int) -> int:
-    """Return how many rows attention takes as one: short ones would each fill a tile alone."""
-    group = 1
-    while rows % (2 * group) == 0 and 2 * group * length <= TILE:
-        group *= 2
-    return group
-
-
-def same_row(group: int, device: torch.device) -> Tensor:
-    """Return bool `[1, 1, G, 1, G, 1]`, whether query and key are of the same row of a group."""
-    return torch.eye(group, dtype=torch.bool, device=device)[None, None, :, None, :, None]
-
-
-def own_keys(mask: Tensor) -> Tensor:
-    """Return bool `[R / G, 1, G, 1, G, n]`, which keys each row of a group may see.
-
-    Args:
-        mask: bool `[R, n]`, False on padding.
-    """
-    group = group_size(*mask.shape)
-    return same_row(group, mask.device) & mask.view(-1, 1, 1, 1, group, mask.shape[1])
-
-
-def grouped_bias(bias: Tensor, keys: Tensor) -> Tensor:
-    """Return the bias of rows that attention takes as one, `[R / G, H, G * n, G * m]`.
-
-    Args:
-        bias: `[H, n, m]` of one row.
-        keys: of `own_keys` or `same_row`.
-    """
-    whole = torch.where(keys, bias[None, :, None, :, None, :], HIDDEN).flatten(4).flatten(2, 3)
-    missing = -whole.shape[-1] % ALIGNMENT
-    return F.pad(whole, (0, missing))[..., : whole.shape[-1]] if missing else whole

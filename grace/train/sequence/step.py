@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -17,10 +16,6 @@ from grace.train.sequence.windows import Batch, DeviceWindows, thinned
 
 WARMUP_STEPS = 3
 """Before a capture, so that libraries have made their plans and workspaces."""
-
-
-ROW_MULTIPLE = 8
-"""Empty rows fill a piece up to a multiple of it, where a model can take several rows as one."""
 
 
 class Step:
@@ -89,8 +84,6 @@ class Step:
         weights = self._weights
         weights.gradients.zero_()
         total = torch.zeros(2, dtype=torch.float64, device=shares.device)
-        if self._takes_pieces:
-            rows = [F.pad(piece, (0, -len(piece) % ROW_MULTIPLE), value=-1) for piece in rows]
         whole = self._windows.batch(torch.cat(rows), max(self._rooms))
         if self._config.drop_history:
             whole = thinned(whole, self._config.drop_history)

@@ -1,10 +1,5 @@
 """Matchers with fixed memory on a device give what `Index.match` gives, batch after batch."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from device_cases import (
@@ -16,6 +11,7 @@ from device_cases import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from interpreted import run_interpreted
 
 from grace.errors import ConfigError
 from grace.index import MATCHERS, device_memory
@@ -143,14 +139,4 @@ def test_needed_memory_is_no_less_than_held(matching):
 
 @pytest.mark.parametrize("check", ["check_unions_interpreted", "check_exact_interpreted"])
 def test_in_triton_when_interpreted(check):
-    pytest.importorskip("triton", reason="Triton is not installed")
-    tests = Path(__file__).parent.parent
-    environment = os.environ | {
-        "TRITON_INTERPRET": "1",
-        "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)]),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", f"import device_cases; device_cases.{check}()"],
-        env=environment, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_interpreted(f"import device_cases; device_cases.{check}()")

@@ -4,17 +4,12 @@ Triton's kernels run interpreted on a CPU, in a process of their own, and for re
 GPU.
 """
 
-import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from interpreted import run_interpreted
 from select_cases import (
     LOGITS,
     OFFSETS,
@@ -219,18 +214,8 @@ INTERPRETED = {
 
 
 @pytest.mark.parametrize("check", INTERPRETED)
-@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
 def test_triton_interpreted_on_the_cpu(check):
-    tests = Path(__file__).parent.parent
-    environment = os.environ | {
-        "TRITON_INTERPRET": "1",
-        "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)]),
-    }
-    code = f"from select_cases import *; {INTERPRETED[check]}"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_interpreted(f"from select_cases import *; {INTERPRETED[check]}")
 
 
 on_gpu = [

@@ -1,14 +1,11 @@
 """The decoder's kernels in Triton and on a GPU equal the references; graphs stay whole."""
 
 import itertools
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from attention_cases import Draw, check_cross_attention, check_many, check_small
+from interpreted import run_interpreted
 
 from grace.kernels.block_reorder import block_reorder, start_blocks
 from grace.kernels.cross_attention import cross_attention
@@ -27,23 +24,12 @@ def gpu(test):
 
 
 def test_interpreted_on_the_cpu():
-    pytest.importorskip("triton", reason="Triton is not installed")
-    tests = Path(__file__).parent.parent
-    # The interpreter is chosen when Triton is imported, so it needs a process of its own.
-    environment = os.environ | {
-        "TRITON_INTERPRET": "1",
-        "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)]),
-    }
-    code = """
+    run_interpreted("""
 from attention_cases import *
 from fp8_cases import mend_interpreter
 mend_interpreter()
 check_small("triton")
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+""")
 
 
 def test_the_references_agree_with_float64():

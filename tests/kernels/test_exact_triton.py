@@ -1,13 +1,9 @@
 """The exact matcher in Triton equals the reference: interpreted on the CPU, and on a GPU."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from exact_cases import check_all, check_chunks, check_masks, check_matcher
+from interpreted import run_interpreted
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -22,16 +18,7 @@ CHECKS = {
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_interpreted_on_the_cpu(check):
-    tests = Path(__file__).parent.parent
-    environment = os.environ | {
-        "TRITON_INTERPRET": "1",
-        "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)]),
-    }
-    code = f"from exact_cases import *; {CHECKS[check]}"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_interpreted(f"from exact_cases import *; {CHECKS[check]}")
 
 
 @pytest.mark.gpu

@@ -1,15 +1,11 @@
 """Rows in FP8: rounded as E4M3 rounds, each by its own scale; Triton agrees; others are refused."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from attention_cases import Draw
 from fp8_cases import KERNELS, check_many, check_small, inputs, run
+from interpreted import run_interpreted
 
 from grace.kernels.fp8_rows import add_rms_norm_fp8, quantize_rows, rms_norm_fp8
 
@@ -75,19 +71,7 @@ def test_a_row_of_nan_or_infinity_is_nan_and_alone():
 
 
 def test_interpreted_on_the_cpu():
-    pytest.importorskip("triton", reason="Triton is not installed")
-    tests = Path(__file__).parent.parent
-    # The interpreter is chosen when Triton is imported, so it needs a process of its own.
-    environment = os.environ | {
-        "TRITON_INTERPRET": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)]),
-    }
-    code = "from fp8_cases import *; mend_interpreter(); check_small('triton')"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_interpreted("from fp8_cases import *; mend_interpreter(); check_small('triton')")
 
 
 @pytest.mark.gpu

@@ -1,13 +1,9 @@
 """Rows of two tables: the reference by hand, Triton the same bits, what is refused."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from attention_cases import Draw, poisoned
+from interpreted import run_interpreted
 
 from grace.kernels.gather_rows import gather_rows
 
@@ -36,21 +32,10 @@ def test_the_reference_gathers(dtype):
 
 
 def test_interpreted_on_the_cpu():
-    pytest.importorskip("triton", reason="Triton is not installed")
-    tests = Path(__file__).parent.parent
-    # The interpreter is chosen when Triton is imported, so it needs a process of its own.
-    environment = os.environ | {
-        "TRITON_INTERPRET": "1",
-        "PYTHONPATH": os.pathsep.join(map(str, (tests.parent, tests, tests / "kernels"))),
-    }
-    code = """
+    run_interpreted("""
 from test_gather_rows import *
 check(Draw(0, "cpu", torch.float32), "triton", SMALL)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+""")
 
 
 @pytest.mark.gpu

@@ -1,15 +1,11 @@
 """Every backend of linear and swiglu_linear equals the formula; what does not fit is refused."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from attention_cases import Draw
 from hypothesis import given
 from hypothesis import strategies as st
+from interpreted import run_interpreted
 from linear_cases import (
     FP8,
     check_every_configuration,
@@ -115,15 +111,8 @@ def test_no_rows_give_none():
 
 
 def test_interpreted_on_the_cpu():
-    pytest.importorskip("triton", reason="Triton is not installed")
-    tests = Path(__file__).parent.parent
-    # The interpreter is chosen when Triton is imported, so it needs a process of its own. It
-    # multiplies no bfloat16.
-    environment = os.environ | {
-        "TRITON_INTERPRET": "1",
-        "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)]),
-    }
-    code = """
+    # It multiplies no bfloat16.
+    run_interpreted("""
 from fp8_cases import mend_interpreter
 from linear_cases import *
 let_the_interpreter_loop()
@@ -133,11 +122,7 @@ draw = Draw(0, "cpu", torch.float32)
 check_rows_stand_alone(["triton", 64, 32, 4, 3, 2, 2], operands(draw, FP8, 300, 64, 64, True))
 narrow = operands(draw, FP8, 300, 64, 64, True, narrow=True)
 check_rows_stand_alone(["triton", 64, 32, 4, 3, 2, 1], narrow)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+""")
 
 
 def test_every_shape_has_a_configuration_that_fits():

@@ -1,15 +1,10 @@
 """The native and the GPU normaliser against torch in float64."""
 
-import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from interpreted import run_interpreted
 
 from grace.kernels.logsumexp import logsumexp
 
@@ -96,19 +91,8 @@ def check_triton(device, sizes):
             assert found[5] == 2.0
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
 def test_triton_interpreted_on_the_cpu():
-    # The interpreter is chosen when Triton is imported, so it needs a process of its own.
-    here = Path(__file__).parent
-    environment = os.environ | {
-        "TRITON_INTERPRET": "1",
-        "PYTHONPATH": os.pathsep.join([str(here.parent.parent), str(here)]),
-    }
-    code = "from test_logsumexp import *; check_triton('cpu', (1, 17, 4097))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_interpreted("from test_logsumexp import *; check_triton('cpu', (1, 17, 4097))")
 
 
 @pytest.mark.gpu

@@ -1,21 +1,14 @@
 """The tests of children: native and Triton against the plain torch specification, bit for bit."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-import match_cases
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from interpreted import run_interpreted
 from match_cases import BATCHES, brute_force, case, children_of
 
 from grace.kernels.match_children import match_children
 from grace.kernels.match_children.reference import match_reference
-
-ROOT = Path(__file__).parents[2]
 
 
 @given(
@@ -128,12 +121,7 @@ def test_the_operator_does_what_it_declares(max_children, jagged):
 
 
 def test_triton_equals_reference_when_interpreted():
-    pytest.importorskip("triton", reason="the kernel is written in Triton")
-    environment = os.environ | {
-        "TRITON_INTERPRET": "1",
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{Path(match_cases.__file__).parent}",
-    }
-    subprocess.run([sys.executable, __file__], check=True, env=environment, cwd=ROOT, timeout=600)
+    run_interpreted("from test_match_children import check_triton; check_triton()")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +174,7 @@ def interpreted_cases():
     yield case(1, bitmask_words=0, slots=0)
 
 
-if __name__ == "__main__":  # in a process of its own: Triton reads TRITON_INTERPRET once
+def check_triton():
     for number, step in enumerate(interpreted_cases()):
         want = match_children(**step, backend="reference")
         assert torch.equal(match_children(**step, backend="triton"), want), number

@@ -1,12 +1,8 @@
 """Attention within rows: Triton equals the reference, gradients too; dropout does what it says."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from interpreted import run_interpreted
 
 from grace.kernels.row_attention import Rows, row_attention
 
@@ -78,24 +74,13 @@ def check_dropout(device="cpu"):
 
 
 def test_interpreted_on_the_cpu():
-    pytest.importorskip("triton", reason="Triton is not installed")
-    tests = Path(__file__).parent
-    # The interpreter is chosen when Triton is imported, so it needs a process of its own.
-    environment = os.environ | {
-        "TRITON_INTERPRET": "1",
-        "PYTHONPATH": os.pathsep.join([str(tests), *sys.path]),
-    }
-    code = """
+    run_interpreted("""
 from fp8_cases import mend_interpreter
 from test_row_attention import *
 mend_interpreter()
 check_triton()
 check_dropout()
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+""")
 
 
 @pytest.mark.gpu

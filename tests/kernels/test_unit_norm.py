@@ -1,12 +1,8 @@
 """The norm without weights and its gradient equal torch's."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from interpreted import run_interpreted
 
 from grace.kernels.unit_norm import unit_norm
 
@@ -25,15 +21,7 @@ def check_triton(device="cpu", dtype=torch.float32, tolerance=1e-5):
 
 
 def test_interpreted_on_the_cpu():
-    pytest.importorskip("triton", reason="Triton is not installed")
-    # The interpreter is chosen when Triton is imported, so it needs a process of its own.
-    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-c", "from test_unit_norm import check_triton; check_triton()"],
-        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": paths},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_interpreted("from test_unit_norm import check_triton; check_triton()")
 
 
 @pytest.mark.gpu

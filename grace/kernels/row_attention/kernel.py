@@ -137,6 +137,37 @@ PER_PIECE = [
 
 
 @triton.jit
+def program_of(rows, n, group, D: tl.constexpr):
+    """Return a program's head, first row, number of rows, the head's columns, and its first draw.
+
+    Forward and backward must agree on the draws of dropout.
+    """
+    head = tl.program_id(1)
+    first = tl.program_id(0) * group
+    held = tl.minimum(group, rows - first)
+    number = (tl.program_id(0) * tl.num_programs(1) + head) * group * n
+    return head, first, held, head * D + tl.arange(0, D), number
+
+
+@triton.jit
+def keys_of(
+    key, value, keys, first_key, first, held, m, column, key_stride, KEYS: tl.constexpr
+):  # fmt: skip
+    """Return a program's keys: their numbers, which there are, where they lie, and what they say.
+
+    Places within the program's rows are small; only where these begin may need 64 bits.
+    """
+    j = tl.arange(0, KEYS)
+    inside = j < held * m
+    first_place = (first_key + first * m).to(tl.int64) * key_stride
+    key_place = j[:, None] * key_stride + column[None, :]
+    k = tl.load(key + first_place + key_place, mask=inside[:, None], other=0.0)
+    v = tl.load(value + first_place + key_place, mask=inside[:, None], other=0.0)
+    counted = tl.load(keys + first * m + j, mask=inside, other=0) != 0
+    return j, inside, first_place, key_place, k, v, counted
+
+
+@triton.jit
 def shares_of(
     q, k, i, j, counted, bias, seed, head, n, m, salt, bias_head, bias_query, number,
     threshold, rescale, KEYS: tl.constexpr, BIAS: tl.constexpr, DROPOUT: tl.constexpr,
@@ -173,20 +204,11 @@ def attend_rows(
     D: tl.constexpr, KEYS: tl.constexpr, QUERIES: tl.constexpr, TILES: tl.constexpr,
     BIAS: tl.constexpr, DROPOUT: tl.constexpr,
 ):  # fmt: skip
-    head = tl.program_id(1)
-    first = tl.program_id(0) * group
-    held = tl.minimum(group, rows - first)
-    column = head * D + tl.arange(0, D)
-    j = tl.arange(0, KEYS)
-    inside = j < held * m
-    # Places within the program's rows are small; only where these begin may need 64 bits.
+    head, first, held, column, number = program_of(rows, n, group, D)
     first_token = (first_query + first * n).to(tl.int64)
-    first_place = (first_key + first * m).to(tl.int64) * key_stride
-    key_place = j[:, None] * key_stride + column[None, :]
-    k = tl.load(key + first_place + key_place, mask=inside[:, None], other=0.0)
-    v = tl.load(value + first_place + key_place, mask=inside[:, None], other=0.0)
-    counted = tl.load(keys + first * m + j, mask=inside, other=0) != 0
-    number = (tl.program_id(0) * tl.num_programs(1) + head) * group * n
+    j, _inside, _first_place, _key_place, k, v, counted = keys_of(
+        key, value, keys, first_key, first, held, m, column, key_stride, KEYS
+    )
     for tile in range(TILES):
         i = tile * QUERIES + tl.arange(0, QUERIES)
         real = (i < held * n)[:, None]
@@ -210,20 +232,11 @@ def attend_rows_backward(
     D: tl.constexpr, KEYS: tl.constexpr, QUERIES: tl.constexpr, TILES: tl.constexpr,
     BIAS: tl.constexpr, DROPOUT: tl.constexpr,
 ):  # fmt: skip
-    head = tl.program_id(1)
-    first = tl.program_id(0) * group
-    held = tl.minimum(group, rows - first)
-    column = head * D + tl.arange(0, D)
-    j = tl.arange(0, KEYS)
-    inside = j < held * m
-    # Places within the program's rows are small; only where these begin may need 64 bits.
+    head, first, held, column, number = program_of(rows, n, group, D)
     first_token = (first_query + first * n).to(tl.int64)
-    first_place = (first_key + first * m).to(tl.int64) * key_stride
-    key_place = j[:, None] * key_stride + column[None, :]
-    k = tl.load(key + first_place + key_place, mask=inside[:, None], other=0.0)
-    v = tl.load(value + first_place + key_place, mask=inside[:, None], other=0.0)
-    counted = tl.load(keys + first * m + j, mask=inside, other=0) != 0
-    number = (tl.program_id(0) * tl.num_programs(1) + head) * group * n
+    j, inside, first_place, key_place, k, v, counted = keys_of(
+        key, value, keys, first_key, first, held, m, column, key_stride, KEYS
+    )
     grown_k = tl.zeros((KEYS, D), tl.float32)
     grown_v = tl.zeros((KEYS, D), tl.float32)
     for tile in range(TILES):

@@ -25,6 +25,7 @@ import torch
 
 from benchmarks import record
 from benchmarks.decode.shape import read_shape, small_shape
+from benchmarks.serving.batches import batch_times, warm
 from benchmarks.serving.busy import kernel_share
 from benchmarks.serving.generator import Generator, result, split_cores
 from benchmarks.serving.rows import full_rows, load_rows, passage_rows
@@ -32,11 +33,10 @@ from benchmarks.serving.server import Watch, served
 from benchmarks.serving.shares import Sampler
 from benchmarks.serving.world import World, demo_world, paper_world
 from grace.serve import Engine, EngineOptions
+from grace.serve.workers import default_count
 
 OPEN_RATE = 1200.0
 """Requests a second that one GPU is to carry."""
-PACE_S = 0.03
-"""Between two batches that come alone: in about that time GRACE gathers 16 users (section 5)."""
 TRACE_S = 2.0
 """That a trace of the GPU may take, longer than what it traces."""
 BEGAN = time.perf_counter()
@@ -154,7 +154,7 @@ class Measurement:
         self._server_cores, cores = split_cores()
         self._workers = options.workers
         if self._workers is None:
-            self._workers = min(len(self._server_cores) // 3, 4) if on_gpu else 0
+            self._workers = default_count(self._device, len(self._server_cores))
         plan = self._plan
         self._generator = Generator(
             requests, cores, plan.seconds, plan.warmup, plan.mean_ms, plan.p99_ms
@@ -195,17 +195,10 @@ class Measurement:
         return paper_world(options.scale, shape, options.events, options.seed, self._device)
 
     def _full_rows(self, engine: Engine, variant: Variant) -> Iterator[dict]:
-        times_ms, stages = [], []
-        size = engine.options.max_batch
-        for number in range(self._plan.batches):
-            first = number * size % len(self._world.requests)
-            began = time.perf_counter()
-            tickets = engine.submit_all(self._world.requests[first : first + size], as_text=True)
-            answers = [ticket.future.result() for ticket in tickets]
-            times_ms.append((time.perf_counter() - began) * 1e3)
-            stages.append(answers[-1].stages_ms)
-            time.sleep(max(began + PACE_S - time.perf_counter(), 0))
-        counts = {**self._world.counts, "batch": size}
+        times_ms, stages = batch_times(
+            engine, self._world.requests, self._plan.batches, as_text=True
+        )
+        counts = {**self._world.counts, "batch": engine.options.max_batch}
         yield from full_rows(self._case, variant.name, times_ms, stages, counts)
 
     def _load_rows(self, url: str, watch: Watch, variant: Variant) -> Iterator[dict]:
@@ -248,13 +241,6 @@ class Measurement:
         yield record.row(case, name, "cores in use", "ratio", sampler.cores, counts=counts)
         if busy is not None:
             yield record.row(case, name, "compute busy", "rate", busy, counts=counts)
-
-
-def warm(engine: Engine, requests: Sequence[dict]) -> None:
-    """Answer batches of every size, so that nothing is captured or compiled later."""
-    for size in range(1, engine.options.max_batch + 1):
-        for ticket in engine.submit_all(requests[:size], as_text=True):
-            ticket.future.result()
 
 
 def note(text: str) -> None:

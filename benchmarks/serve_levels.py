@@ -4,8 +4,9 @@
 
 `bench_decode` times the loops alone; here a level's loop stands in the server's engine, and batches
 of 16 requests come one after the other: reading requests, features, encoder, loop, expansion and
-the last filter are all in the time, HTTP is not. Levels before the trie are measured inside it,
-where Grace's results come from; so L0 to L4 are a little slower than the paper would have them.
+the last filter are all in the time, answers' text and HTTP are not. Levels before the trie are
+measured inside it, where Grace's results come from; so L0 to L4 are a little slower than the paper
+would have them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from benchmarks import record
 from benchmarks.decode.levels import LEVELS
 from benchmarks.decode.searches import note
 from benchmarks.decode.shape import read_shape, small_shape
-from benchmarks.serving.batches import batch_times
+from benchmarks.serving.batches import batch_times, warm
 from benchmarks.serving.rows import full_rows
 from benchmarks.serving.world import World, paper_world
 from grace.model.step_decoder import StepDecoder
@@ -97,7 +98,8 @@ def level_rows(
             matching=level.matching, table_bytes=0,
         )  # fmt: skip
     try:
-        times_ms, stages = batch_times(engine, world.requests, batches)
+        warm(engine, world.requests)
+        times_ms, stages = batch_times(engine, world.requests, batches, as_text=False)
     finally:
         engine.drain()
         del engine

@@ -13,6 +13,7 @@ from grace.serve.engine import Engine, Expired
 from grace.serve.faults import json_response
 from grace.serve.health import why_not_ready
 from grace.serve.retrieve import Outcome, disconnected, retrieve_route
+from grace.serve.ticket import LATE
 
 
 def routes(engine: Engine, config: ServeConfig) -> list[BaseRoute]:
@@ -29,7 +30,7 @@ def routes(engine: Engine, config: ServeConfig) -> list[BaseRoute]:
         )
         try:
             await disconnected(request.receive, answered, deadline_ms / 1e3)
-            late = Expired("the deadline passed before there was an answer")
+            late = Expired(LATE)
             return [(f.exception() or f.result()) if f.done() else late for f in waiting]
         finally:
             answered.cancel()

@@ -22,6 +22,9 @@ class Draining(GraceError):
     """The server is going down and takes no new requests."""
 
 
+LATE = "the deadline passed before there was an answer"
+
+
 class Expired(GraceError):
     """The request's deadline passed before its batch began; nothing was computed for it."""
 

@@ -1,13 +1,12 @@
 """Tokens, identity, TLS, headers."""
 
-import ssl
 from http.client import HTTPSConnection
 from pathlib import Path
 
 import pytest
-import trustme
 from cryptography.hazmat.primitives import serialization
 from starlette.testclient import TestClient
+from tls_cases import issue
 from web_cases import REQUEST, TOKEN, config, served
 
 from grace.errors import ConfigError
@@ -117,14 +116,8 @@ def test_loopback(host, loopback):
 
 
 def test_tls_serves_and_names_bad_files(shared, tmp_path):
-    authority = trustme.CA()
-    issued = authority.issue_cert("127.0.0.1")
-    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
-    issued.cert_chain_pems[0].write_to_path(cert)
-    issued.private_key_pem.write_to_path(key)
+    cert, key, context = issue(tmp_path)
     made = config(http={"tls_cert": cert, "tls_key": key})
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
     with served(build_app(shared[0], made), made) as port:
         connection = HTTPSConnection("127.0.0.1", port, context=context)
         connection.request("GET", "/v1/health/live")
@@ -132,10 +125,10 @@ def test_tls_serves_and_names_bad_files(shared, tmp_path):
         assert response.status == 200
         assert "max-age" in response.headers["strict-transport-security"]
         connection.close()
-    other = str(tmp_path / "other.pem")
-    authority.issue_cert("127.0.0.1").private_key_pem.write_to_path(other)
+    (tmp_path / "other").mkdir()
+    _, other, _ = issue(tmp_path / "other")
     locked = str(tmp_path / "locked.pem")
-    private = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
+    private = serialization.load_pem_private_key(Path(key).read_bytes(), None)
     secret = serialization.BestAvailableEncryption(b"secret")
     pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     Path(locked).write_bytes(private.private_bytes(pem, pkcs8, secret))

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -17,9 +16,9 @@ from http.client import HTTPSConnection
 from pathlib import Path
 
 import pytest
-import trustme
 from hypothesis import given
 from hypothesis import strategies as st
+from tls_cases import issue
 from web_cases import REQUEST, TOKEN, config, save_artefacts, served, small_engine
 from worker_cases import await_that, children, exchange, worked
 
@@ -269,14 +268,8 @@ def test_a_worker_that_dies_loses_its_own_connections_and_is_started_again(both,
 
 
 def test_tls_is_the_workers_and_connections_are_shared_out(shared, tmp_path):
-    authority = trustme.CA()
-    issued = authority.issue_cert("127.0.0.1")
-    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
-    issued.cert_chain_pems[0].write_to_path(cert)
-    issued.private_key_pem.write_to_path(key)
+    cert, key, context = issue(tmp_path)
     made = config(http={"tls_cert": cert, "tls_key": key, "workers": 1, "max_connections": 2})
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
     with worked(shared[0], made) as port:
         held = [HTTPSConnection("127.0.0.1", port, context=context, timeout=20) for _ in range(3)]
         for path in ("/v1/retrieve", "/v1/health/live"):

@@ -26,13 +26,7 @@ class ItemFeatures:
     def __init__(self, item_ids: np.ndarray, max_items: int):
         self._item_ids, self._max_items = item_ids, max_items
 
-    def check(self, features: Any) -> None:
-        """Refuse features that are no such history.
-
-        Raises:
-            RequestError: whose `field` is `features` or `features.<name>...`.
-        """
-        check_history(features)
+    check = staticmethod(check_history)
 
     def encode(
         self, features: Sequence[Mapping[str, Any]], index: Index

@@ -34,13 +34,7 @@ class HistoryFeatures:
         """S, tokens of an input."""
         return bool(self.tokens.num_users) + self.max_items * self.tokens.num_levels + 1
 
-    def check(self, features: Any) -> None:
-        """Refuse features that are no such history.
-
-        Raises:
-            RequestError: whose `field` is `features` or `features.<name>...`.
-        """
-        check_history(features)
+    check = staticmethod(check_history)
 
     def encode(
         self, features: Sequence[Mapping[str, Any]], index: Index

@@ -147,14 +147,7 @@ class T5Generator(nn.Module):
     def decode(
         self, buffers: T5Buffers, parents: Tensor | None, tokens: Tensor | None, t: int
     ) -> tuple[Tensor, Tensor]:
-        """Score the codes of level t for every beam.
-
-        Args:
-            buffers: of `prefill`; changed in place, so steps come in order, t = 0 first.
-            parents: int64 `[B, M]`, the row of the step before that each beam continues; None at
-                t = 0, where M is 1.
-            tokens: int64 `[B, M]`, the code of level t - 1 of each beam; None at t = 0.
-            t: the level, below L.
+        """Score the codes of level t for every beam; arguments as of `EncoderDecoder.decode`.
 
         Returns:
             Logits `[B, M, V]` float32 of the level's codes, -inf past its last, and the

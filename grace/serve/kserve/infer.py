@@ -17,6 +17,7 @@ from grace.serve.faults import Fault
 from grace.serve.kserve.codec import Tensor, wrong_input
 from grace.serve.kserve.metadata import COLUMNS, OUTPUTS, REQUEST, TensorInfo, check_version
 from grace.serve.limits import parse_json
+from grace.serve.ticket import LATE
 
 PARAMETERS = ("top_k", "timeout", "binary_data_output")
 _JSON_COLUMNS = ("attributes", "features")
@@ -133,7 +134,7 @@ async def answer(
         async with asyncio.timeout(timeout_ms / 1e3):
             done = dict(zip(tickets, await asyncio.gather(*futures), strict=True))
     except TimeoutError:
-        raise Expired("the deadline passed before there was an answer") from None
+        raise Expired(LATE) from None
     finally:
         for ticket in tickets.values():
             if not ticket.future.done():

@@ -5,6 +5,6 @@ its spans; the engine's process gets requests as text and gives answers as text,
 (`wire`). All other routes are the engine's application, called over the same pair.
 """
 
-from grace.serve.workers.supervisor import start_workers, worker_count
+from grace.serve.workers.supervisor import default_count, start_workers, worker_count
 
-__all__ = ["start_workers", "worker_count"]
+__all__ = ["default_count", "start_workers", "worker_count"]

@@ -15,11 +15,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from grace.errors import RequestError
 from grace.serve.calls import Observer
 from grace.serve.config import HttpConfig
-from grace.serve.faults import Fault, fault_response
+from grace.serve.faults import Fault, fault_of, fault_response
 from grace.serve.front import Front, answer_fault
 from grace.serve.limits import late_body
 from grace.serve.retrieve import PATH, Outcome, disconnected, retrieve_route
 from grace.serve.security import Tokens, take_request_id
+from grace.serve.ticket import LATE, Expired
 from grace.serve.workers.client import EngineClient
 
 # Of a connection and not of a call, or counted anew: the worker's own server says them.
@@ -53,8 +54,7 @@ def build_worker_app(
         try:
             await disconnected(request.receive, answered, deadline_ms / 1e3)
             if not answered.done():
-                message = "the deadline passed before there was an answer"
-                return [Fault(504, "server", message, "expired") for _ in raws]
+                return [fault_of(Expired(LATE))] * len(raws)
             return answered.result()
         finally:
             engine.cancel(number)

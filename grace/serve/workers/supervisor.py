@@ -40,9 +40,12 @@ def worker_count(config: ServeConfig) -> int:
     """
     if config.http.workers is not None:
         return config.http.workers
-    cores = len(os.sched_getaffinity(0))
-    on_gpu = config.model.device.startswith("cuda")
-    return min(cores // _CORES_EACH, MOST_BY_DEFAULT) if on_gpu else 0
+    return default_count(config.model.device, len(os.sched_getaffinity(0)))
+
+
+def default_count(device: str, cores: int) -> int:
+    """Return how many workers there are beside a device, on so many cores."""
+    return min(cores // _CORES_EACH, MOST_BY_DEFAULT) if device.startswith("cuda") else 0
 
 
 async def start_workers(

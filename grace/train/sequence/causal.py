@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from grace.model.causal import Causal, CausalGenerator
-from grace.train.sequence.search import search_sids
+from grace.train.sequence.search import rank_items
 from grace.train.sequence.sids import SidTable
 from grace.train.sequence.windows import Batch, Ranker
 
@@ -53,11 +53,7 @@ class CausalModel(nn.Module):
         @torch.inference_mode()
         def rank(batch: Batch, k: int) -> Tensor:
             buffers = generator.prefill({"history": batch.items[:, :-1]})
-            found = search_sids(
-                lambda parents, codes, t: generator.decode(buffers, parents, codes, t),
-                self.table.trie, len(batch.lengths), beam_width,
-            )  # fmt: skip
-            return self.table.expand(found, k)
+            return rank_items(generator, buffers, self.table, len(batch.lengths), beam_width, k)
 
         return rank
 

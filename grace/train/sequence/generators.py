@@ -13,7 +13,7 @@ from grace.model.fields import MISSING, PADDING
 from grace.model.t5 import T5, assembled, shifted
 from grace.model.t5.generator import T5Generator
 from grace.train.sequence.loss import code_loss
-from grace.train.sequence.search import search_sids
+from grace.train.sequence.search import rank_items
 from grace.train.sequence.sids import SidTable
 from grace.train.sequence.windows import Batch, Ranker
 
@@ -80,7 +80,7 @@ class Tiger(nn.Module):
         def rank(batch: Batch, k: int) -> Tensor:
             ids, mask = self.inputs(batch)
             buffers = generator.prefill({"input_ids": ids, "mask": mask})
-            return _rank(generator, buffers, self.table, len(ids), beam_width, k)
+            return rank_items(generator, buffers, self.table, len(ids), beam_width, k)
 
         return rank
 
@@ -126,7 +126,7 @@ class GraceModel(nn.Module):
         @torch.inference_mode()
         def rank(batch: Batch, k: int) -> Tensor:
             buffers = self.model.prefill(self.inputs(batch), beam_width)
-            return _rank(self.model, buffers, self.table, len(batch.lengths), beam_width, k)
+            return rank_items(self.model, buffers, self.table, len(batch.lengths), beam_width, k)
 
         return rank
 
@@ -134,18 +134,3 @@ class GraceModel(nn.Module):
 def _targets(batch: Batch) -> Tensor:
     """Return `[R]`, what came next; item 0 in an empty row."""
     return batch.items.gather(1, batch.lengths[:, None])[:, 0].clamp_min(0)
-
-
-def _rank(
-    core: T5Generator | EncoderDecoder,
-    buffers: object,
-    table: SidTable,
-    rows: int,
-    beam_width: int,
-    k: int,
-) -> Tensor:
-    found = search_sids(
-        lambda parents, codes, t: core.decode(buffers, parents, codes, t),
-        table.trie, rows, beam_width,
-    )  # fmt: skip
-    return table.expand(found, k)

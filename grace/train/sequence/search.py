@@ -8,11 +8,14 @@ for batches of a server. Ranking a whole validation split needs none of that. Th
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from grace.index.trie import Trie
+from grace.train.sequence.sids import SidTable
 
 Step = Callable[[Tensor | None, Tensor | None, int], tuple[Tensor, Tensor]]
 
@@ -54,3 +57,20 @@ def search_sids(step: Step, trie: Trie, requests: int, width: int) -> Tensor:
             nodes, by_node = nodes.sort(dim=1)
             scores, codes, parents = (x.gather(1, by_node) for x in (scores, codes, parents))
     return torch.where(scores > -torch.inf, nodes - trie.first_leaf, -1)
+
+
+def rank_items(
+    core: Any, buffers: object, table: SidTable, requests: int, width: int, k: int
+) -> Tensor:
+    """Return the first k items of each request, int64 `[R, k]`, by a search with a core.
+
+    Args:
+        core: has `decode(buffers, parents, codes, t)`, as `search_sids` takes a step.
+        buffers: of its `prefill`.
+        table: the items' SIDs.
+        requests: R.
+        width: beams to keep.
+        k: items; -1 where there are no more.
+    """
+    found = search_sids(partial(core.decode, buffers), table.trie, requests, width)
+    return table.expand(found, k)

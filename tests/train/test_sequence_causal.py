@@ -47,8 +47,6 @@ def test_the_loss_is_that_of_every_place_alone(dense_loss, exclude, data):
                 history, target = row[: place + 1], row[place + 1]
                 hidden = model.encode(torch.tensor([history]), vectors)[0, -1]
                 logits = vectors @ hidden
-                if exclude:
-                    logits[history] = -torch.inf
                 sid = item_sids()[target].tolist()
                 expected -= (1 - dense_loss) * sid_log_prob(model, hidden, sid, vectors)
                 expected -= dense_loss * logits.log_softmax(0)[target]

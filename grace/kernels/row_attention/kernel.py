@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 TILE = 64
 """Queries, and keys, up to which short rows are taken together."""
 QUERIES = 32
-"""Of a row at a time: scores and their gradients of more would not fit the registers."""
+"""Of a row at a time: scores and their gradients of more would not fit the registers. With more
+keys than TILE, half as many (docs/t5.md)."""
 CHANCES = 1 << 24
 """Equally probable draws of dropout."""
 
@@ -112,7 +113,8 @@ def _launches(
         rows, length = keys.shape
         group = max(TILE // max(queries, length), 1)
         block = max(triton.next_power_of_2(group * length), 16)
-        tile = min(QUERIES, max(triton.next_power_of_2(group * queries), 16))
+        most = QUERIES if block <= TILE else QUERIES // 2
+        tile = min(most, max(triton.next_power_of_2(group * queries), 16))
         strides = (0, 0) if bias is None else bias.stride()[:2]
         yield _Launch(
             (triton.cdiv(rows, group), num_heads),
@@ -123,7 +125,7 @@ def _launches(
                 "D": query.shape[1] // num_heads, "KEYS": block,
                 "QUERIES": tile, "TILES": triton.cdiv(group * queries, tile),
                 "BIAS": bias is not None, "DROPOUT": seed is not None,
-                "num_warps": 8 if block > TILE else 4, "num_stages": 1,
+                "num_warps": 4, "num_stages": 1,
             },
         )  # fmt: skip
         first_query, first_key = first_query + rows * queries, first_key + keys.numel()

@@ -67,9 +67,11 @@ class CausalGenerator(nn.Module):
         hidden = torch.where(someone, hidden, 0)
         weights = []
         if self.config.dense_score:
-            past = torch.where(history >= 0, history, history[:, :1]).clamp_min(0)
-            logits = model.item_logits(hidden, vectors, past)
-            weights = model.tree.weights(torch.where(someone, logits, 0))
+            logits = model.item_logits(hidden, vectors)
+            if self.config.exclude_history:
+                past = torch.where(history >= 0, history, history[:, :1])
+                logits = torch.where(someone, logits.scatter(1, past.clamp_min(0), -torch.inf), 0)
+            weights = model.tree.weights(logits)
         root = torch.zeros(len(hidden), 1, 1, dtype=torch.int64, device=hidden.device)
         return CausalBuffers(hidden, model.tree.vectors(vectors), weights, root)
 

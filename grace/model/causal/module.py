@@ -101,14 +101,11 @@ class Causal(nn.Module):
         vectors = F.embedding(children, prefix_vectors[level + 1])
         return (vectors @ x[..., None])[..., 0].masked_fill(~inside, -torch.inf)
 
-    def item_logits(self, hidden: Tensor, vectors: Tensor, history: Tensor) -> Tensor:
-        """Return the dense head's logits `[..., N]`, -inf for items of the history if excluded.
+    def item_logits(self, hidden: Tensor, vectors: Tensor) -> Tensor:
+        """Return the dense head's logits `[..., N]`.
 
         Args:
             hidden: `[..., model_dim]`, of `encode`.
             vectors: of `item_vectors`.
-            history: int64 `[..., n]`, item numbers that may not come again, any of them repeated;
-                not below 0.
         """
-        logits = hidden @ vectors.T
-        return logits.scatter(-1, history, -torch.inf) if self.config.exclude_history else logits
+        return hidden @ vectors.T

@@ -42,7 +42,7 @@ class CausalModel(nn.Module):
                 logits = model.code_logits(hidden, prefixes[..., level], level, prefix_vectors)
                 losses.append((1 - share) * cross_entropy(logits, places[..., level], smoothing))
         if share > 0:
-            logits = model.item_logits(hidden, vectors, _so_far(history))
+            logits = model.item_logits(hidden, vectors)
             losses.append(share * cross_entropy(logits, targets, smoothing))
         return torch.where(known, sum(losses), 0).sum(), known.sum()
 
@@ -56,14 +56,6 @@ class CausalModel(nn.Module):
             return rank_items(generator, buffers, self.table, len(batch.lengths), beam_width, k)
 
         return rank
-
-
-def _so_far(history: Tensor) -> Tensor:
-    """Return int64 `[R, n, n]`: the items up to each place of `[R, n]`; the first one repeated."""
-    history = history.clamp_min(0)  # padding: its places have no loss
-    length = history.shape[1]
-    past = torch.ones(length, length, dtype=torch.bool, device=history.device).tril()
-    return torch.where(past, history[:, None, :], history[:, :1, None])
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:

@@ -56,10 +56,11 @@ VARIANTS = {
     "popularity": Variant("popularity"),
     "sasrec": Variant("sasrec", "sasrec"),
     "sasrec-unseen": Variant("sasrec", "sasrec", unseen=True, of="sasrec"),
-    "tiger": Variant("tiger", "tiger", "tiger"),
-    "tiger-unseen": Variant("tiger", "tiger", "tiger", unseen=True, of="tiger"),
+    "tiger": Variant("tiger", "tiger", "balanced-reassign"),
+    "tiger-unseen": Variant("tiger", "tiger", "balanced-reassign", unseen=True, of="tiger"),
     "random-sid": Variant("tiger", "tiger", "random"),
     "grace": Variant("grace", "grace", "balanced-reassign"),
+    "generation": Variant("causal", "generation", "balanced-reassign"),
     "best": Variant("causal", "causal", "balanced-reassign"),
 }
 

@@ -15,7 +15,9 @@ PUBLISHED = {
     ("sports", "tiger"): ((0.0400, 0.0225), TIGER),
     ("toys", "tiger"): ((0.0712, 0.0432), TIGER),
     ("beauty", "sasrec"): ((0.0859, 0.0503), AUDITED),
+    ("beauty", "generation"): ((0.0927, 0.0547), BEST),
     ("beauty", "best"): ((0.0927, 0.0547), BEST),
+    ("sports", "generation"): ((0.0544, 0.0308), BEST),
     ("sports", "best"): ((0.0544, 0.0308), BEST),
 }
 """Recall@10 and NDCG@10 on the test split, all items ranked, and who published them."""

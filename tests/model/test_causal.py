@@ -33,7 +33,7 @@ def log_probs(model: Causal, history: list[int]) -> torch.Tensor:
     """`[N]`, the log-probability of each item's SID by the shares of both heads, one by one."""
     config = model.config
     vectors = model.item_vectors()
-    hidden = model.encode(torch.tensor([history]), vectors)[0, -1]
+    hidden = model.encode([torch.tensor([history])], vectors)[-1]
     total = torch.tensor(
         [sid_log_prob(model, hidden, sid, vectors) for sid in SIDS.tolist()], dtype=torch.float64
     )
@@ -57,7 +57,7 @@ def test_no_place_sees_a_later_one():
     vectors = model.item_vectors()
     first = torch.tensor([[3, 9, 1, 7]])
     second = torch.tensor([[3, 9, 20, -1]])
-    found = [model.encode(items, vectors)[0] for items in (first, second, first[:, :2])]
+    found = [model.encode([items], vectors) for items in (first, second, first[:, :2])]
     torch.testing.assert_close(found[0][:2], found[1][:2])
     torch.testing.assert_close(found[0][:2], found[2])
     assert not torch.allclose(found[0][2], found[1][2])

@@ -40,12 +40,12 @@ def test_the_loss_is_that_of_every_place_alone(dense_loss, exclude, data):
     windows = span_windows(data, 5)
     batch = windows.to("cpu").batch(torch.tensor([0, -1, 7, 30]), 5)
     with torch.no_grad():
-        found, count = wrapped.loss(batch, 0.0)
+        found, count = wrapped.loss(batch, [(2, 5), (2, 5)], 0.0)
         expected, number, vectors = 0.0, 0, model.item_vectors()
         for row, length in zip(batch.items.tolist(), batch.lengths.tolist(), strict=True):
             for place in range(length):
                 history, target = row[: place + 1], row[place + 1]
-                hidden = model.encode(torch.tensor([history]), vectors)[0, -1]
+                hidden = model.encode([torch.tensor([history])], vectors)[-1]
                 logits = vectors @ hidden
                 sid = item_sids()[target].tolist()
                 expected -= (1 - dense_loss) * sid_log_prob(model, hidden, sid, vectors)
@@ -67,7 +67,7 @@ def test_a_later_item_changes_no_earlier_loss(data):
         short = batch._replace(items=items, lengths=batch.lengths)
         first = short._replace(items=torch.where(torch.arange(6) < length, items, -1))
         with torch.no_grad():
-            losses.append((wrapped.loss(short, 0.0)[0], wrapped.loss(first, 0.0)[0]))
+            losses.append([wrapped.loss(each, [(1, 5)], 0.0)[0] for each in (short, first)])
     whole, earlier = zip(*losses, strict=True)
     assert len({float(loss) for loss in earlier}) == 1
     assert len({round(float(loss), 4) for loss in whole}) == 3

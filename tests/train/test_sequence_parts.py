@@ -152,7 +152,7 @@ def test_loss_does_not_depend_on_the_split_into_micro_batches(kind, data):
         model.zero_grad()
         sums = []
         for piece in pieces:
-            loss, count = model.loss(on_device.batch(piece, room), 0.1)
+            loss, count = model.loss(on_device.batch(piece, room), [(len(piece), room)], 0.1)
             loss.backward()
             sums.append(torch.stack([loss.detach(), count.float()]))
         grads = [p.grad for p in model.parameters() if p.grad is not None]
@@ -214,21 +214,24 @@ def test_gradients_of_cast_weights_add_up_in_the_weights(dtype):
     assert not model.table.weight.grad[:, 1:].any()
 
 
+@pytest.mark.parametrize("kind", ["tiger", "grace", "causal", "sasrec"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("micro_batch_size", [4096, 20, 3])
-def test_a_step_over_pieces_is_one_over_padded_rows(precision, micro_batch_size, data):
+def test_a_step_over_pieces_is_one_over_padded_rows(kind, precision, micro_batch_size, data):
     """However the rows are grouped into passes, loss and gradients stay the same."""
-    settings = recipe("tiger", precision=precision, micro_batch_size=micro_batch_size,
+    settings = recipe(kind, precision=precision, micro_batch_size=micro_batch_size,
                       label_smoothing=0.1)  # fmt: skip
     torch.manual_seed(0)
-    model = make_model("tiger", settings, data, item_sids(), "cpu").eval()
-    windows = cut_windows(data, 5)
+    sids = None if kind == "sasrec" else item_sids()
+    model = make_model(kind, settings, data, sids, "cpu").eval()
+    windows = (span_windows if kind in EVERY_PLACE else cut_windows)(data, 5)
     draws = Draws(windows.lengths, 3, 32, micro_batch_size, 0)
     weights = Weights(model, settings.train)
     weights.prime()
     drawn = draws.epoch(0)
     rows = [drawn[b][0, first:last] for b, first, last, _ in draws.pieces]
-    loss, count = model.loss(windows.to("cpu").batch(torch.cat(rows), 5), 0.1)
+    whole = windows.to("cpu").batch(torch.cat(rows), 5)
+    loss, count = model.loss(whole, [(len(whole.lengths), 5)], 0.1)
     loss.backward()
     expected = weights.gradients / count
     rooms = [piece[3] for piece in draws.pieces]

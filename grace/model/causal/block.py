@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -20,14 +23,23 @@ class Block(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Transform `[R, n, width]`; no position sees a later one, so padding comes last."""
-        parts = self.attend(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        dropout = self.dropout_rate if self.training else 0.0
-        heads = F.scaled_dot_product_attention(*parts.unbind(), dropout_p=dropout, is_causal=True)
-        attended = self.attended(heads.transpose(1, 2).flatten(2))
-        x = self.attention_norm(x + self.dropout(attended))
+    def forward(self, x: Tensor, shapes: Sequence[tuple[int, int]]) -> Tensor:
+        """Transform histories; no position sees a later one, so padding comes last.
+
+        Args:
+            x: `[T, width]`, histories of several lengths, one after the other.
+            shapes: rows R and padded length n of those of each length; T is the sum of R * n.
+        """
+        parts = self.attend(x).split([rows * length for rows, length in shapes])
+        heads = [self._attended(*each) for each in zip(parts, shapes, strict=True)]
+        x = self.attention_norm(x + self.dropout(self.attended(torch.cat(heads))))
         return self.feed_forward_norm(x + self.dropout(self.down(F.gelu(self.up(x)))))
+
+    def _attended(self, part: Tensor, shape: tuple[int, int]) -> Tensor:
+        query, key, value = part.view(*shape, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+        dropout = self.dropout_rate if self.training else 0.0
+        heads = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        return heads.transpose(1, 2).reshape(len(part), -1)
 
 
 class FeedForwardBlock(nn.Module):
@@ -43,6 +55,22 @@ class FeedForwardBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Transform `[..., width]`."""
         return x + self.dropout(self.down(F.gelu(self.up(self.norm(x)))))
+
+
+def placed(x: Tensor, positions: Tensor, shapes: Sequence[tuple[int, int]]) -> Tensor:
+    """Add to the items of histories what stands for their places.
+
+    Args:
+        x: `[T, width]`, as `Block` takes it.
+        positions: `[places, width]`.
+        shapes: as `Block` takes them.
+    """
+    parts = x.split([rows * length for rows, length in shapes])
+    sums = [
+        part.view(*shape, -1) + positions[: shape[1]]
+        for part, shape in zip(parts, shapes, strict=True)
+    ]
+    return torch.cat([each.flatten(0, 1) for each in sums])
 
 
 def initialise(model: nn.Module) -> None:

@@ -60,7 +60,7 @@ class CausalGenerator(nn.Module):
         model, history = self.model, inputs["history"]
         vectors = model.item_vectors()
         lengths = (history >= 0).sum(1)
-        hidden = model.encode(history, vectors)
+        hidden = model.encode([history], vectors).view(*history.shape, -1)
         hidden = hidden[torch.arange(len(hidden), device=hidden.device), (lengths - 1).clamp_min(0)]
         # Without a history there is nothing to go by: every item is as likely.
         someone = lengths[:, None] > 0

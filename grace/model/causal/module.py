@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from grace.model.causal.block import Block, FeedForwardBlock, initialise
+from grace.model.causal.block import Block, FeedForwardBlock, initialise, placed
 from grace.model.causal.config import CausalConfig
 from grace.model.causal.tree import SidTree
 
@@ -66,17 +68,20 @@ class Causal(nn.Module):
         vectors = self.codes(self.code_rows).sum(1)
         return vectors if self.items is None else vectors + self.items.weight
 
-    def encode(self, items: Tensor, vectors: Tensor) -> Tensor:
-        """Return hidden vectors `[R, n, model_dim]`; none depends on a later item.
+    def encode(self, histories: Sequence[Tensor], vectors: Tensor) -> Tensor:
+        """Return hidden vectors `[T, model_dim]`; none depends on a later item.
 
         Args:
-            items: int64 `[R, n]`, item numbers, oldest first; -1 for padding, last.
+            histories: int64 `[R, n]` each, R histories of n item numbers, oldest first; -1 for
+                padding, last. T is the number of all places.
             vectors: of `item_vectors`.
         """
-        x = F.embedding(items.clamp_min(0), vectors) + self.positions.weight[: items.shape[1]]
+        shapes = [tuple(items.shape) for items in histories]
+        items = torch.cat([items.flatten() for items in histories]).clamp_min(0)
+        x = placed(F.embedding(items, vectors), self.positions.weight, shapes)
         x = self.dropout(self.norm(x))
         for block in self.blocks:
-            x = block(x)
+            x = block(x, shapes)
         return x
 
     def code_logits(
@@ -108,4 +113,6 @@ class Causal(nn.Module):
             hidden: `[..., model_dim]`, of `encode`.
             vectors: of `item_vectors`.
         """
-        return hidden @ vectors.T
+        # A multiple of 8 columns, as tensor cores take them.
+        padded = F.pad(vectors, (0, 0, 0, -len(vectors) % 8))
+        return (hidden @ padded.T)[..., : len(vectors)]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grace.model.causal import Causal, CausalGenerator
@@ -23,27 +26,38 @@ class CausalModel(nn.Module):
         super().__init__()
         self.model, self.table = model, table
 
-    def loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
+    def loss(
+        self, batch: Batch, pieces: Sequence[tuple[int, int]], smoothing: float
+    ) -> tuple[Tensor, Tensor]:
         """Return the loss of every next item, summed, and how many items that are.
 
         Of an item it is the negative log-probability of its SID and that of the item by the dense
         head, by the shares that the model's sizes give them.
+
+        Args:
+            batch: the rows of all pieces.
+            pieces: of each, in their order, rows and the most items that one of them has.
+            smoothing: share of a target that is spread over what else it could have been.
         """
         model = self.model
-        history, targets = batch.items[:, :-1], batch.items[:, 1:]
-        known, targets = targets >= 0, targets.clamp_min(0)
+        rows = batch.split(pieces)
         vectors = model.item_vectors()
-        hidden = model.encode(history, vectors)
+        hidden = model.encode([piece.items[:, :-1] for piece in rows], vectors)
+        targets = torch.cat([piece.items[:, 1:].flatten() for piece in rows])
+        known, targets = targets >= 0, targets.clamp_min(0)
         share, losses = model.config.dense_loss, []
         if share < 1:
             prefix_vectors = model.tree.vectors(vectors)
             prefixes, places = model.tree.prefixes[targets], model.tree.places[targets]
             for level in range(model.config.num_levels):
-                logits = model.code_logits(hidden, prefixes[..., level], level, prefix_vectors)
-                losses.append((1 - share) * cross_entropy(logits, places[..., level], smoothing))
+                logits = model.code_logits(hidden, prefixes[:, level], level, prefix_vectors)
+                losses.append((1 - share) * cross_entropy(logits, places[:, level], smoothing))
         if share > 0:
-            logits = model.item_logits(hidden, vectors)
-            losses.append(share * cross_entropy(logits, targets, smoothing))
+            logits = model.item_logits(hidden, vectors).float()
+            losses.append(
+                share
+                * F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
+            )
         return torch.where(known, sum(losses), 0).sum(), known.sum()
 
     def ranker(self, beam_width: int) -> Ranker:

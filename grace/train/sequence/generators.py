@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import torch
@@ -26,7 +25,7 @@ class Tiger(nn.Module):
         table: SIDs of the data's items, on the device where the model will be.
     """
 
-    takes_pieces = True
+    casts_weights = True
 
     def __init__(self, model: T5, table: SidTable):
         super().__init__()
@@ -57,20 +56,17 @@ class Tiger(nn.Module):
         """
         tokens = self.model.tokens
         ids, mask = self.inputs(batch)
-        inputs = []
-        starts = itertools.accumulate((rows for rows, _ in pieces), initial=0)
-        for (rows, room), start in zip(pieces, starts, strict=False):
+        inputs, start = [], 0
+        for rows, room in pieces:
             width = bool(tokens.num_users) + room * tokens.num_levels + 1
             cut = slice(start, start + rows), slice(width)
             inputs.append((ids[cut], mask[cut]))
+            start += rows
         target = self.item_tokens[_targets(batch)]
         logits = self.model.score_pieces(inputs, shifted(target))
         return code_loss(logits, target, batch.lengths > 0, self.blocks, smoothing)
 
-    def loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
-        """Return the loss of a batch in one piece."""
-        rows, places = batch.items.shape
-        return self(batch, [(rows, places - 1)], smoothing)
+    loss = forward
 
     def ranker(self, beam_width: int) -> Ranker:
         """Return `(batch, k) -> [R, k]` item numbers by beam search; the weights are copied."""
@@ -114,8 +110,16 @@ class GraceModel(nn.Module):
             "history.valid": valid,
         }
 
-    def loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
-        """Return the cross-entropy of the next items' codes, summed, and how many codes."""
+    def loss(
+        self, batch: Batch, pieces: Sequence[tuple[int, int]], smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return the cross-entropy of the next items' codes, summed, and how many codes.
+
+        Args:
+            batch: the rows.
+            pieces: not asked: all histories are padded alike.
+            smoothing: share of each target that is spread over its level.
+        """
         target = self.item_sids[_targets(batch)]
         logits = self.model(self.inputs(batch), target)
         return code_loss(logits, target, batch.lengths > 0, self.blocks, smoothing)

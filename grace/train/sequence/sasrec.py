@@ -6,13 +6,14 @@ Klenitskiy and Vasilev (2023) found that this loss is what makes it strong.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grace.errors import ConfigError
-from grace.model.causal.block import Block, initialise
+from grace.model.causal.block import Block, initialise, placed
 from grace.model.config import LARGEST_SIZE, check_types
 from grace.train.sequence.windows import Batch, Ranker
 
@@ -72,22 +73,35 @@ class Sasrec(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         initialise(self)
 
-    def forward(self, items: Tensor) -> Tensor:
-        """Return hidden vectors `[R, n, model_dim]` of histories `[R, n]` int64, -1 for padding."""
-        x = self.items(items.clamp_min(0)) + self.positions.weight[: items.shape[1]]
-        x = self.dropout(self.norm(x))
+    def forward(self, histories: Sequence[Tensor]) -> Tensor:
+        """Return hidden vectors `[T, model_dim]` of T places.
+
+        Args:
+            histories: int64 `[R, n]` each, oldest items first, -1 for padding, last.
+        """
+        shapes = [tuple(items.shape) for items in histories]
+        items = torch.cat([items.flatten() for items in histories]).clamp_min(0)
+        x = self.dropout(self.norm(placed(self.items(items), self.positions.weight, shapes)))
         for block in self.blocks:
-            x = block(x)
+            x = block(x, shapes)
         return x
 
-    def loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
-        """Return the cross-entropy of every next item, summed, and how many items that are."""
-        logits = self(batch.items[:, :-1]) @ self.items.weight.T
-        targets = batch.items[:, 1:].flatten()
+    def loss(
+        self, batch: Batch, pieces: Sequence[tuple[int, int]], smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return the cross-entropy of every next item, summed, and how many items that are.
+
+        Args:
+            batch: the rows of all pieces.
+            pieces: of each, in their order, rows and the most items that one of them has.
+            smoothing: share of a target that is spread over all items.
+        """
+        rows = batch.split(pieces)
+        logits = self([piece.items[:, :-1] for piece in rows]) @ self.items.weight.T
+        targets = torch.cat([piece.items[:, 1:].flatten() for piece in rows])
         loss = F.cross_entropy(
-            logits.flatten(0, 1).float(), targets, ignore_index=-1, reduction="sum",
-            label_smoothing=smoothing,
-        )  # fmt: skip
+            logits.float(), targets, ignore_index=-1, reduction="sum", label_smoothing=smoothing
+        )
         return loss, (targets >= 0).sum()
 
     def ranker(self, beam_width: int) -> Ranker:
@@ -96,7 +110,8 @@ class Sasrec(nn.Module):
 
     @torch.inference_mode()
     def _rank(self, batch: Batch, k: int) -> Tensor:
-        hidden = self(batch.items[:, :-1])
+        items = batch.items[:, :-1]
+        hidden = self([items]).view(*items.shape, -1)
         rows = torch.arange(len(hidden), device=hidden.device)
         scores = hidden[rows, (batch.lengths - 1).clamp_min(0)] @ self.items.weight.T
         return first_by_score(scores.float(), k)

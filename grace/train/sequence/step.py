@@ -22,9 +22,9 @@ class Step:
     """Runs steps of one run.
 
     Args:
-        model: has `loss(batch, smoothing) -> (sum, count)`, run on one piece at a time, in bfloat16
-            under autocast. One that says `takes_pieces` is called with all pieces at once, as
-            `model(batch, pieces, smoothing)`, its weights in the precision of the run.
+        model: has `loss(batch, pieces, smoothing) -> (sum, count)`, run in bfloat16 under autocast.
+            One that says `casts_weights` is called as `model(batch, pieces, smoothing)` instead,
+            its weights in the precision of the run.
         weights: of the model.
         windows: the training examples.
         rooms: the padded length of each piece of a step.
@@ -54,8 +54,8 @@ class Step:
         half = config.precision == "bfloat16" or (config.precision == "auto" and on_gpu)
         self._dtype = torch.bfloat16 if half else torch.float32
         self._autocast = torch.autocast(weights.values.device.type, torch.bfloat16, enabled=half)
-        self._takes_pieces = getattr(model, "takes_pieces", False)
-        self._call = functools.partial(functional_call, model) if self._takes_pieces else model.loss
+        self._casts = getattr(model, "casts_weights", False)
+        self._call = functools.partial(functional_call, model) if self._casts else model.loss
         if "compile" in config.mode:
             # Shapes never change; compiled once a run.
             self._call = torch.compile(self._call, dynamic=False)
@@ -105,18 +105,18 @@ class Step:
         passes: list[list[tuple[int, int]]] = []
         for piece in zip(sizes, self._rooms, strict=True):
             rows = piece[0] + sum(rows for rows, _ in passes[-1]) if passes else 0
-            if passes and self._takes_pieces and rows <= self._config.micro_batch_size:
+            if passes and rows <= self._config.micro_batch_size:
                 passes[-1].append(piece)
             else:
                 passes.append([piece])
         return passes
 
     def _loss(self, batch: Batch, pieces: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-        smoothing = self._config.label_smoothing
-        if self._takes_pieces:
-            return self._call(self._weights.cast(self._dtype), (batch, pieces, smoothing))
+        arguments = (batch, pieces, self._config.label_smoothing)
+        if self._casts:
+            return self._call(self._weights.cast(self._dtype), arguments)
         with self._autocast:
-            return self._call(batch, smoothing)
+            return self._call(*arguments)
 
     def _capture(self, rows: list[Tensor], shares: Tensor) -> None:
         """Capture a step; what the steps before it changed is put back."""

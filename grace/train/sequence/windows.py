@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +32,18 @@ class Batch(NamedTuple):
     def part(self, rows: slice, room: int) -> Batch:
         """Return some rows, which have at most so many items each; views."""
         return Batch(self.items[rows, : room + 1], self.lengths[rows], self.users[rows])
+
+    def split(self, pieces: Sequence[tuple[int, int]]) -> list[Batch]:
+        """Return its pieces, views.
+
+        Args:
+            pieces: of each, in their order, rows and the most items that one of them has.
+        """
+        starts = itertools.accumulate((rows for rows, _ in pieces), initial=0)
+        return [
+            self.part(slice(start, start + rows), room)
+            for (rows, room), start in zip(pieces, starts, strict=False)
+        ]
 
 
 Ranker = Callable[[Batch, int], Tensor]

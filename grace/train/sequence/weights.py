@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from grace.train.sequence.config import SequenceConfig
+from grace.train.sequence.muon import Muon
 
 BETAS = (0.9, 0.98)
 ALIGNMENT = 64
@@ -36,7 +37,8 @@ class Weights:
         config: the settings.
 
     Attributes:
-        values: float32 `[P]`, hidden matrices first, zeros between weights.
+        values: float32 `[P]`, hidden matrices first, zeros between weights. Muon's matrices of one
+            shape stand side by side.
         gradients: float32 `[P]`.
         average: float32 `[P]`, the moving average of `values`.
         num_matrices: how much of `values` belongs to hidden matrices, which alone decay.
@@ -45,6 +47,8 @@ class Weights:
     def __init__(self, model: nn.Module, config: SequenceConfig):
         self._config = config
         matrices, others = _sorted_parameters(model)
+        if config.optimiser == "muon":
+            matrices.sort(key=lambda matrix: matrix.shape)
         parameters = matrices + others
         sizes = [-(-p.numel() // ALIGNMENT) * ALIGNMENT for p in parameters]
         self.num_matrices = sum(sizes[: len(matrices)])
@@ -66,26 +70,26 @@ class Weights:
         self._leaf.grad = self.gradients
         self.average = self.values.clone()
         self._before = torch.zeros_like(self.values)
-        self._optimisers = self._make_optimisers(matrices)
+        self._optimisers = self._make_optimisers(len(matrices))
 
-    def _make_optimisers(self, matrices: list[nn.Parameter]) -> list[torch.optim.Optimizer]:
+    def _make_optimisers(self, num_hidden: int) -> list[torch.optim.Optimizer]:
         config, on_gpu = self._config, self.values.is_cuda
         first = self.num_matrices if config.optimiser == "muon" else 0
-        rest = nn.Parameter(self.values[first:])
-        rest.grad = self.gradients[first:]
         made: list[torch.optim.Optimizer] = [
             torch.optim.AdamW(
-                [rest], lr=config.learning_rate, betas=BETAS, weight_decay=0.0,
-                fused=True, capturable=on_gpu,
+                [self._part(slice(first, None))], lr=config.learning_rate, betas=BETAS,
+                weight_decay=0.0, fused=True, capturable=on_gpu,
             )
         ]  # fmt: skip
-        if config.optimiser == "muon" and matrices:
-            made.append(
-                torch.optim.Muon(
-                    matrices, lr=config.muon_learning_rate, weight_decay=0.0,
-                    adjust_lr_fn="match_rms_adamw",
-                )
-            )  # fmt: skip
+        if first:
+            places = list(self._places.values())[:num_hidden]
+            made.append(Muon(self._part(slice(first)), places, config.muon_learning_rate))
+        return made
+
+    def _part(self, part: slice) -> nn.Parameter:
+        """Return a part of `values`, with its gradient."""
+        made = nn.Parameter(self.values[part])
+        made.grad = self.gradients[part]
         return made
 
     def cast(self, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -66,7 +66,9 @@ bench-gpu: ## benchmarks that need a CUDA device, in the environment at hand
 	python3 -m benchmarks.serve_levels
 	python3 -m benchmarks.quality --device cuda --jobs 6 --write
 	python3 -m benchmarks.quality_eligible --run runs/quality/runs/beauty-best-0 \
-		--data runs/quality/data/beauty --split test --device cuda --write
+		--data runs/quality/data/beauty --split test --write
+	python3 -m benchmarks.train_step --data runs/quality/data/beauty \
+		--sids runs/quality/sids/beauty-balanced-reassign.parquet --write
 	python3 -m benchmarks.fp8_quality --run runs/quality/runs/beauty-grace-0 \
 		--data runs/quality/data/beauty --split test
 	python3 -m benchmarks.catalog --ads 40000000 --places uniform

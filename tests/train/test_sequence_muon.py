@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from grace.errors import TrainError
 from grace.train.sequence.config import SequenceConfig
 from grace.train.sequence.weights import Weights
 
@@ -24,11 +25,11 @@ SHAPES = {
 RATE = 0.05
 
 
-def make(shapes, device="cpu"):
+def make(shapes, device="cpu", optimiser="muon"):
     """Return linear layers, whose biases are AdamW's, and their primed weights."""
     torch.manual_seed(0)
     model = nn.ModuleList(nn.Linear(columns, rows) for rows, columns in shapes)
-    config = SequenceConfig(optimiser="muon", muon_learning_rate=RATE, max_gradient_norm=1e9)
+    config = SequenceConfig(optimiser=optimiser, muon_learning_rate=RATE, max_gradient_norm=1e9)
     weights = Weights(model.to(device), config)
     weights.prime()
     return model, weights
@@ -92,6 +93,50 @@ def test_weights_taken_over_go_on_as_before():
         resumed.gradients.copy_(gradient)
         step(resumed)
     assert torch.equal(resumed.values, straight.values)
+
+
+def without_places(state):
+    del state["places"]
+
+
+def of_torchs_muon(state):
+    optimiser = torch.optim.Muon([torch.ones(7, 5, requires_grad=True)])
+    optimiser.param_groups[0]["params"][0].grad = torch.ones(7, 5)
+    optimiser.step()
+    state["optimisers"][1] = optimiser.state_dict()
+
+
+def in_another_order(state):
+    places = state["places"]
+    places["0.weight"], places["1.weight"] = places["1.weight"], places["0.weight"]
+
+
+def of_adamw(state):
+    state |= make([(7, 5), (7, 5)], optimiser="adamw")[1].state_dict()
+
+
+def of_a_wider_model(state):
+    state |= make([(7, 5), (7, 6)])[1].state_dict()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without_places, r"place of 0\.weight was None, now it is \[0, 7, 5\]"),
+        (of_torchs_muon, r"optimiser 1's momentum_buffer 0 was \[7, 5\], now it is None"),
+        (in_another_order, r"place of 0\.weight was \[64, 7, 5\], now it is \[0, 7, 5\]"),
+        (of_adamw, r"optimiser 0's exp_avg 0 was \[256\], now it is \[128\]"),
+        (of_a_wider_model, r"place of 1\.weight was \[64, 7, 6\], now it is \[64, 7, 5\]"),
+    ],
+)
+def test_a_state_of_another_layout_is_refused_and_changes_nothing(change, message):
+    _, weights = make([(7, 5), (7, 5)])
+    state, before = copy.deepcopy(weights.state_dict()), weights.values.clone()
+    state["values"] += 1
+    change(state)
+    with pytest.raises(TrainError, match=message):
+        weights.load_state_dict(state)
+    assert torch.equal(weights.values, before)
 
 
 class Count(TorchDispatchMode):

@@ -9,12 +9,13 @@ import torch
 from sequence_cases import NUM_ITEMS, item_id, item_sids, recipe, write_data, write_sids
 from torch import nn
 
+from benchmarks.quality import VARIANTS
 from grace.datasets import load
 from grace.errors import CatalogError, ConfigError, SidError
 from grace.train.sequence.config import Recipe, SequenceConfig
 from grace.train.sequence.draws import Draws, choose_rooms
 from grace.train.sequence.loss import code_loss
-from grace.train.sequence.models import EVERY_PLACE, KINDS, make_model
+from grace.train.sequence.models import EVERY_PLACE, make_model
 from grace.train.sequence.processes import joined
 from grace.train.sequence.sids import SidTable, read_sids, refuse_degenerate
 from grace.train.sequence.step import Step
@@ -119,6 +120,17 @@ def test_an_epoch_draws_every_example_once_in_static_shapes(processes):
     assert not torch.equal(*epochs)
     again = torch.cat([b.flatten() for part in parts for b in part.epoch(0)])
     assert torch.equal(again, epochs[0])
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+def test_no_step_is_without_examples(batch_size, processes):
+    for lengths in ([1, 2, 3], [3] * 50 + [1, 2], [1, 2, 3, 4, 5] * 7):
+        parts = [Draws(np.array(lengths), 5, batch_size, 4096, 0, p, processes)
+                 for p in range(processes)]  # fmt: skip
+        taken = sum((rows >= 0).sum(1) for part in parts for rows in part.epoch(0))
+        assert len(taken) == math.ceil(len(lengths) / (batch_size * processes))
+        assert taken.min() >= 1
 
 
 def test_smoothing_stays_within_a_level_and_empty_rows_do_not_count():
@@ -313,12 +325,11 @@ def test_recipes_of_the_repository_can_be_read(data):
 
     folder = Path(__file__).parents[2] / "recipes"
     recipes = sorted(set(folder.glob("*.toml")) - {folder / "sids.toml"})  # of tokenizers
+    kinds = {variant.recipe: variant.model for variant in VARIANTS.values()}
     assert recipes
     for path in recipes:
-        kind = path.stem.split("-")[0]
-        read = Recipe.load(path)
-        if kind in KINDS:
-            make_model(kind, read, data, item_sids(), "cpu")
+        kind = kinds[path.stem.split("-")[0]]
+        make_model(kind, Recipe.load(path), data, item_sids(), "cpu")
 
 
 def test_sids_are_read_by_item(tmp_path):

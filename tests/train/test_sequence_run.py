@@ -34,6 +34,7 @@ from grace.errors import ConfigError, DataError, ModelError, TrainError
 from grace.train.sequence import rank, train_sequences
 from grace.train.sequence.models import EVERY_PLACE, GENERATORS
 from grace.train.sequence.step import Step
+from grace.train.state import TrainState
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +153,18 @@ def test_a_run_goes_on_only_as_itself(folder, tmp_path):
         run(folder, tmp_path, resume=True, learning_rate=0.5)
     report = run(folder, tmp_path, resume=True)  # nothing is left to do
     assert report.steps == 12
+
+
+@pytest.mark.parametrize("optimiser", ["adamw", "muon"])
+def test_a_run_of_another_version_is_refused_and_left_as_it_was(optimiser, folder, tmp_path):
+    run(folder, tmp_path, "sasrec", steps=4, optimiser=optimiser)
+    state = TrainState.load(tmp_path / "checkpoints")
+    del state.model["places"]  # which earlier versions did not keep
+    state.save(tmp_path / "checkpoints")
+    (tmp_path / "config.toml").write_text("of that version")
+    with pytest.raises(TrainError, match=r"another version of this program: the place of .* None"):
+        run(folder, tmp_path, "sasrec", resume=True, steps=4, optimiser=optimiser)
+    assert (tmp_path / "config.toml").read_text() == "of that version"
 
 
 def test_micro_batches_make_the_same_run(folder, tmp_path):

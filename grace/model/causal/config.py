@@ -25,8 +25,8 @@ class CausalConfig:
         item_embeddings: whether an item has an embedding of its own beside those of its codes.
         dense_loss: share of the dense head in the loss; the SID decoder has the rest.
         dense_score: share of the dense head's log-probability in the score of a SID.
-        exclude_history: whether the dense head's distribution is over the items that the history
-            lacks: right where nobody takes an item twice.
+        exclude_history: whether the dense head gives the items of the history nothing in retrieval:
+            right where nobody takes an item twice. The loss is over all items all the same.
     """
 
     num_levels: int

@@ -33,8 +33,9 @@ class SequenceConfig:
         batch_size: examples of a step, in each process.
         micro_batch_size: examples of one forward pass, at most; gradients add up to the same step.
         history: items that the model reads, at most; the newest.
-        buckets: lengths to which histories are padded. A step holds rows of all of them, in the
-            proportions of the data, so that its shapes never change.
+        buckets: lengths to which histories are padded, at most, and no more than a step has
+            examples. A step holds rows of all of them, in the proportions of the data, so that its
+            shapes never change.
         drop_history: share of a history left out at random while training, never the newest item.
         optimiser: `adamw`, or `muon`: Muon for weight matrices, AdamW for the rest.
         learning_rate: peak of AdamW.
@@ -43,7 +44,8 @@ class SequenceConfig:
         warmup_steps: in which the learning rate rises along a line.
         weight_decay: of weight matrices, per step times the learning rate.
         max_gradient_norm: larger gradients are scaled down to it.
-        label_smoothing: share of a target's probability spread over its level's codes (items).
+        label_smoothing: share of a target's probability spread over its level's codes (those that
+            its prefix leads to, in the causal model) or over all items.
         average_decay: of the moving average of weights, which is what is validated and kept; 0 for
             the weights themselves.
         precision: of the forward pass: `bfloat16` is autocast, for a T5 bfloat16 throughout;

@@ -41,7 +41,8 @@ class Draws:
 
     Args:
         lengths: `[E]` int64, of each example.
-        buckets: lengths to pad to, at most so many.
+        buckets: lengths to pad to, at most so many, and no more than a step has examples: else a
+            step could be without any.
         batch_size: examples of a step in each process.
         micro_batch_size: rows of a piece, at most.
         seed: of the order.
@@ -63,8 +64,9 @@ class Draws:
         num_processes: int = 1,
     ):
         self._seed, self._process, self._num_processes = seed, process, num_processes
-        self.steps_per_epoch = -(-len(lengths) // (batch_size * num_processes))
-        rooms = choose_rooms(lengths, buckets)
+        step_size = batch_size * num_processes
+        self.steps_per_epoch = -(-len(lengths) // step_size)
+        rooms = choose_rooms(lengths, min(buckets, step_size))
         bucket = np.searchsorted(rooms, lengths)
         self._members = [np.flatnonzero(bucket == b) for b in range(len(rooms))]
         self.pieces = []

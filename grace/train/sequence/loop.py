@@ -116,11 +116,13 @@ def train_sequences(
         torch.manual_seed(recipe.train.seed)
         made = make_model(model, recipe, sequences, table, processes.device)
         run = _Run(model, made, recipe, sequences, held_out, table, out, processes, identity)
+        if state is not None:
+            run.take_over(state)
         if processes.number == 0:
             (out / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
             about = {"model": model, "data": str(data), "device": device} | code_version()
             write_config(out, recipe, about | ({} if sids is None else {"sids": str(sids)}))
-        return run.train(state)
+        return run.train()
 
 
 def _own_random_numbers(device: str) -> contextlib.AbstractContextManager:
@@ -169,15 +171,17 @@ class _Run:
             model, self.weights, windows.to(processes.device), rooms, config, processes
         )
 
-    def train(self, state: TrainState | None) -> SequenceReport:
+    def take_over(self, state: TrainState) -> None:
+        """Go on from where a run was stopped."""
+        self.weights.load_state_dict(state.model)
+        self.rows = [tuple(row) for row in state.history]
+        self.step_number = state.optimiser["step"]
+
+    def train(self) -> SequenceReport:
         """Run the steps that are left."""
         if self.kind == "popularity":
             self._validate()
             return self._report()
-        if state is not None:
-            self.weights.load_state_dict(state.model)
-            self.rows = [tuple(row) for row in state.history]
-            self.step_number = state.optimiser["step"]
         with progress(f"training {self.kind}", self.config.steps) as advance:
             advance(self.step_number)
             while self.step_number < self.config.steps and not self._is_stale():

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from grace.errors import TrainError
 from grace.train.sequence.config import SequenceConfig
 from grace.train.sequence.muon import Muon
 
@@ -160,17 +161,43 @@ class Weights:
     def state_dict(self) -> dict[str, Any]:
         """Return tensors from which a run goes on."""
         return {
+            "places": {name: [first, *shape] for name, (first, shape) in self._places.items()},
             "values": self.values,
             "average": self.average,
             "optimisers": [optimiser.state_dict() for optimiser in self._optimisers],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over another run's state, in place."""
+        """Take over another run's state, in place.
+
+        Raises:
+            TrainError: if that holds other tensors, or weights at other places, as a run of another
+                version of this program may.
+        """
+        saved, own = _layout(state), _layout(self.state_dict())
+        for name in saved | own:
+            if saved.get(name) != own.get(name):
+                raise TrainError(
+                    f"the run to resume is of another version of this program: the {name} was "
+                    f"{saved.get(name)}, now it is {own.get(name)}; start a new run in another "
+                    "folder"
+                )
         self.values.copy_(state["values"])
         self.average.copy_(state["average"])
         for optimiser, saved in zip(self._optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(saved)
+
+
+def _layout(state: dict[str, Any]) -> dict[str, list[int]]:
+    """Return how a state is laid out, name to numbers; earlier versions did not keep places."""
+    layout = {f"place of {name}": place for name, place in state.get("places", {}).items()}
+    for number, optimiser in enumerate(state["optimisers"]):
+        for key, held in optimiser["state"].items():
+            layout |= {
+                f"shape of optimiser {number}'s {name} {key}": list(tensor.shape)
+                for name, tensor in held.items()
+            }
+    return layout
 
 
 class _Cast(torch.autograd.Function):

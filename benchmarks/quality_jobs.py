@@ -138,6 +138,8 @@ class _Running:
         else:
             outcome.failed.append(name)
             last = (folder / "logs" / f"{name}.log").read_text().strip().splitlines()[-3:]
+            if self.stopped is not None and self.job.made is not None:
+                last.append(f"stopped at the deadline, before there was {self.job.made}")
             say(f"failed   {name}  {seconds:.0f} s  " + "  ".join(last))
 
 

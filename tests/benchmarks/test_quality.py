@@ -118,8 +118,10 @@ def test_at_the_deadline_trainings_stop_and_what_they_have_is_measured(python_jo
         job("cannot", "pass", "empty"),
     ]
     started = time.monotonic()
-    outcome = run_jobs(jobs, tmp_path, 2, started + 2, lambda line: None)
+    said: list[str] = []
+    outcome = run_jobs(jobs, tmp_path, 2, started + 2, said.append)
     assert time.monotonic() - started < 20
+    assert any(line.startswith("failed   empty") and "before there was" in line for line in said)
     assert outcome.stopped == ["train"]
     assert outcome.done == ["measure"]
     assert outcome.failed == ["empty"]

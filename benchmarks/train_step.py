@@ -34,12 +34,12 @@ from grace.model.t5 import save_hf
 from grace.train.sequence.config import Recipe
 from grace.train.sequence.draws import Draws
 from grace.train.sequence.generators import Tiger
-from grace.train.sequence.models import EVERY_PLACE, make_model
+from grace.train.sequence.models import make_model, training_windows
 from grace.train.sequence.processes import joined
 from grace.train.sequence.sids import read_sids
 from grace.train.sequence.step import Step
 from grace.train.sequence.weights import Weights
-from grace.train.sequence.windows import Batch, cut_windows, span_windows
+from grace.train.sequence.windows import Batch
 
 RECIPES = record.ROOT / "recipes"
 MODELS = {"tiger": "tiger-beauty", "causal": "causal", "sasrec": "sasrec-beauty"}
@@ -94,7 +94,7 @@ def steps_of(kind: str, batch: int, data: Sequences, sids: np.ndarray, device: s
     recipe = dataclasses.replace(recipe, train=settings)
     torch.manual_seed(0)
     model = make_model(kind, recipe, data, None if kind == "sasrec" else sids, device)
-    windows = (span_windows if kind in EVERY_PLACE else cut_windows)(data, settings.history)
+    windows = training_windows(kind, data, settings.history)
     draws = Draws(windows.lengths, settings.buckets, batch, settings.micro_batch_size, 0)
     drawn = [rows.to(device) for rows in draws.epoch(0)]
     every = [
@@ -148,9 +148,7 @@ def other_steps(model: Tiger, batches: list[Batch], rate: float, device: str):
 def hugging_face_inputs(model: Tiger, batch: Batch) -> dict[str, Tensor]:
     """What transformers calls the rows of a batch; empty rows have no label."""
     ids, mask = model.inputs(batch)
-    following = batch.items.gather(1, batch.lengths[:, None])[:, 0]
-    labels = model.item_tokens[following.clamp_min(0)]
-    labels = torch.where(batch.lengths[:, None] > 0, labels, -100)
+    labels = torch.where(batch.lengths[:, None] > 0, model.item_tokens[batch.targets], -100)
     return {"input_ids": ids, "attention_mask": mask.long(), "labels": labels}
 
 

@@ -15,7 +15,7 @@ from grace.errors import CatalogError, ConfigError, SidError
 from grace.train.sequence.config import Recipe, SequenceConfig
 from grace.train.sequence.draws import Draws, choose_rooms
 from grace.train.sequence.loss import code_loss
-from grace.train.sequence.models import EVERY_PLACE, make_model
+from grace.train.sequence.models import make_model, training_windows
 from grace.train.sequence.processes import joined
 from grace.train.sequence.sids import SidTable, read_sids, refuse_degenerate
 from grace.train.sequence.step import Step
@@ -156,7 +156,7 @@ def test_loss_does_not_depend_on_the_split_into_micro_batches(kind, data):
     setting = recipe(kind)
     model = make_model(kind, setting, data, None if kind == "sasrec" else item_sids(), "cpu")
     model.eval()
-    windows = (span_windows if kind in EVERY_PLACE else cut_windows)(data, 5)
+    windows = training_windows(kind, data, 5)
     on_device = windows.to("cpu")
     rows = torch.arange(17)
 
@@ -236,7 +236,7 @@ def test_a_step_over_pieces_is_one_over_padded_rows(kind, precision, micro_batch
     torch.manual_seed(0)
     sids = None if kind == "sasrec" else item_sids()
     model = make_model(kind, settings, data, sids, "cpu").eval()
-    windows = (span_windows if kind in EVERY_PLACE else cut_windows)(data, 5)
+    windows = training_windows(kind, data, 5)
     draws = Draws(windows.lengths, 3, 32, micro_batch_size, 0)
     weights = Weights(model, settings.train)
     weights.prime()

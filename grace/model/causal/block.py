@@ -57,20 +57,40 @@ class FeedForwardBlock(nn.Module):
         return x + self.dropout(self.down(F.gelu(self.up(self.norm(x)))))
 
 
-def placed(x: Tensor, positions: Tensor, shapes: Sequence[tuple[int, int]]) -> Tensor:
-    """Add to the items of histories what stands for their places.
+class HistoryEncoder(nn.Module):
+    """What models over the items of histories share; they bring the layers.
 
-    Args:
-        x: `[T, width]`, as `Block` takes it.
-        positions: `[places, width]`.
-        shapes: as `Block` takes them.
+    Attributes:
+        positions: an embedding for every place.
+        norm: of what goes into the blocks.
+        dropout: behind it.
+        blocks: `Block`s.
     """
-    parts = x.split([rows * length for rows, length in shapes])
-    sums = [
-        part.view(*shape, -1) + positions[: shape[1]]
-        for part, shape in zip(parts, shapes, strict=True)
-    ]
-    return torch.cat([each.flatten(0, 1) for each in sums])
+
+    positions: nn.Embedding
+    norm: nn.LayerNorm
+    dropout: nn.Dropout
+    blocks: nn.ModuleList
+
+    def encode(self, histories: Sequence[Tensor], vectors: Tensor) -> Tensor:
+        """Return hidden vectors `[T, width]`; none depends on a later item.
+
+        Args:
+            histories: int64 `[R, n]` each, R histories of n item numbers, oldest first; -1 for
+                padding, last. T is the number of all places.
+            vectors: `[N, width]`, of the items.
+        """
+        shapes = [tuple(items.shape) for items in histories]
+        items = torch.cat([items.flatten() for items in histories]).clamp_min(0)
+        parts = F.embedding(items, vectors).split([rows * length for rows, length in shapes])
+        placed = [
+            part.view(*shape, -1) + self.positions.weight[: shape[1]]
+            for part, shape in zip(parts, shapes, strict=True)
+        ]
+        x = self.dropout(self.norm(torch.cat([each.flatten(0, 1) for each in placed])))
+        for block in self.blocks:
+            x = block(x, shapes)
+        return x
 
 
 def initialise(model: nn.Module) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from grace.model.causal.block import Block, FeedForwardBlock, initialise, placed
+from grace.model.causal.block import Block, FeedForwardBlock, HistoryEncoder, initialise
 from grace.model.causal.config import CausalConfig
 from grace.model.causal.tree import SidTree
 
 
-class Causal(nn.Module):
+class Causal(HistoryEncoder):
     """Histories of items in; out comes a distribution over SIDs, code by code, and over items.
 
     One pass of the transformer gives a hidden vector at every place of a history. Two heads read
@@ -67,22 +65,6 @@ class Causal(nn.Module):
         """Return `[N, model_dim]`."""
         vectors = self.codes(self.code_rows).sum(1)
         return vectors if self.items is None else vectors + self.items.weight
-
-    def encode(self, histories: Sequence[Tensor], vectors: Tensor) -> Tensor:
-        """Return hidden vectors `[T, model_dim]`; none depends on a later item.
-
-        Args:
-            histories: int64 `[R, n]` each, R histories of n item numbers, oldest first; -1 for
-                padding, last. T is the number of all places.
-            vectors: of `item_vectors`.
-        """
-        shapes = [tuple(items.shape) for items in histories]
-        items = torch.cat([items.flatten() for items in histories]).clamp_min(0)
-        x = placed(F.embedding(items, vectors), self.positions.weight, shapes)
-        x = self.dropout(self.norm(x))
-        for block in self.blocks:
-            x = block(x, shapes)
-        return x
 
     def code_logits(
         self, hidden: Tensor, prefix: Tensor, level: int, prefix_vectors: list[Tensor]

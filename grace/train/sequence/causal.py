@@ -40,10 +40,9 @@ class CausalModel(nn.Module):
             smoothing: share of a target that is spread over what else it could have been.
         """
         model = self.model
-        rows = batch.split(pieces)
+        histories, targets = batch.places(pieces)
         vectors = model.item_vectors()
-        hidden = model.encode([piece.items[:, :-1] for piece in rows], vectors)
-        targets = torch.cat([piece.items[:, 1:].flatten() for piece in rows])
+        hidden = model.encode(histories, vectors)
         known, targets = targets >= 0, targets.clamp_min(0)
         share, losses = model.config.dense_loss, []
         if share < 1:

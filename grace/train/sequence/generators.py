@@ -62,7 +62,7 @@ class Tiger(nn.Module):
             cut = slice(start, start + rows), slice(width)
             inputs.append((ids[cut], mask[cut]))
             start += rows
-        target = self.item_tokens[_targets(batch)]
+        target = self.item_tokens[batch.targets]
         logits = self.model.score_pieces(inputs, shifted(target))
         return code_loss(logits, target, batch.lengths > 0, self.blocks, smoothing)
 
@@ -120,7 +120,7 @@ class GraceModel(nn.Module):
             pieces: not asked: all histories are padded alike.
             smoothing: share of each target that is spread over its level.
         """
-        target = self.item_sids[_targets(batch)]
+        target = self.item_sids[batch.targets]
         logits = self.model(self.inputs(batch), target)
         return code_loss(logits, target, batch.lengths > 0, self.blocks, smoothing)
 
@@ -133,8 +133,3 @@ class GraceModel(nn.Module):
             return rank_items(self.model, buffers, self.table, len(batch.lengths), beam_width, k)
 
         return rank
-
-
-def _targets(batch: Batch) -> Tensor:
-    """Return `[R]`, what came next; item 0 in an empty row."""
-    return batch.items.gather(1, batch.lengths[:, None])[:, 0].clamp_min(0)

@@ -38,13 +38,14 @@ from grace.train.sequence.models import (
     Kept,
     keep_model,
     make_model,
+    training_windows,
 )
 from grace.train.sequence.processes import Processes, joined
 from grace.train.sequence.sids import read_sids
 from grace.train.sequence.step import Step
 from grace.train.sequence.validation import Validation
 from grace.train.sequence.weights import Weights
-from grace.train.sequence.windows import cut_windows, refuse_repeats, span_windows
+from grace.train.sequence.windows import refuse_repeats
 from grace.train.state import TrainState
 
 
@@ -157,7 +158,7 @@ class _Run:
         self.step_number = 0
         if kind == "popularity":
             return
-        windows = (span_windows if kind in EVERY_PLACE else cut_windows)(data, config.history)
+        windows = training_windows(kind, data, config.history)
         if not len(windows):
             raise TrainError(f"{data.folder}: no user has two items to learn from")
         self.draws = Draws(

@@ -27,6 +27,7 @@ from grace.train.sequence.generators import GraceModel, Tiger
 from grace.train.sequence.popularity import Popularity
 from grace.train.sequence.sasrec import Sasrec, SasrecConfig
 from grace.train.sequence.sids import SidTable
+from grace.train.sequence.windows import Windows, cut_windows, span_windows
 
 KINDS = ("tiger", "grace", "causal", "sasrec", "popularity")
 GENERATORS = ("tiger", "grace", "causal")
@@ -62,6 +63,11 @@ class Kept:
     history: int
     beam_width: int
     exclude_history: bool
+
+
+def training_windows(kind: str, data: Sequences, history: int) -> Windows:
+    """Return the training examples of a kind, of at most so many items each."""
+    return (span_windows if kind in EVERY_PLACE else cut_windows)(data, history)
 
 
 def make_model(

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grace.errors import ConfigError
-from grace.model.causal.block import Block, initialise, placed
+from grace.model.causal.block import Block, HistoryEncoder, initialise
 from grace.model.config import LARGEST_SIZE, check_types
 from grace.train.sequence.windows import Batch, Ranker
 
@@ -51,7 +51,7 @@ class SasrecConfig:
             raise ConfigError(f"dropout must be at least 0 and below 1, got {self.dropout}")
 
 
-class Sasrec(nn.Module):
+class Sasrec(HistoryEncoder):
     """Histories in, a score for every item out: dot products with the items' embeddings.
 
     Args:
@@ -73,19 +73,6 @@ class Sasrec(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         initialise(self)
 
-    def forward(self, histories: Sequence[Tensor]) -> Tensor:
-        """Return hidden vectors `[T, model_dim]` of T places.
-
-        Args:
-            histories: int64 `[R, n]` each, oldest items first, -1 for padding, last.
-        """
-        shapes = [tuple(items.shape) for items in histories]
-        items = torch.cat([items.flatten() for items in histories]).clamp_min(0)
-        x = self.dropout(self.norm(placed(self.items(items), self.positions.weight, shapes)))
-        for block in self.blocks:
-            x = block(x, shapes)
-        return x
-
     def loss(
         self, batch: Batch, pieces: Sequence[tuple[int, int]], smoothing: float
     ) -> tuple[Tensor, Tensor]:
@@ -96,9 +83,8 @@ class Sasrec(nn.Module):
             pieces: of each, in their order, rows and the most items that one of them has.
             smoothing: share of a target that is spread over all items.
         """
-        rows = batch.split(pieces)
-        logits = self([piece.items[:, :-1] for piece in rows]) @ self.items.weight.T
-        targets = torch.cat([piece.items[:, 1:].flatten() for piece in rows])
+        histories, targets = batch.places(pieces)
+        logits = self.encode(histories, self.items.weight) @ self.items.weight.T
         loss = F.cross_entropy(
             logits.float(), targets, ignore_index=-1, reduction="sum", label_smoothing=smoothing
         )
@@ -111,7 +97,7 @@ class Sasrec(nn.Module):
     @torch.inference_mode()
     def _rank(self, batch: Batch, k: int) -> Tensor:
         items = batch.items[:, :-1]
-        hidden = self([items]).view(*items.shape, -1)
+        hidden = self.encode([items], self.items.weight).view(*items.shape, -1)
         rows = torch.arange(len(hidden), device=hidden.device)
         scores = hidden[rows, (batch.lengths - 1).clamp_min(0)] @ self.items.weight.T
         return first_by_score(scores.float(), k)

@@ -33,17 +33,27 @@ class Batch(NamedTuple):
         """Return some rows, which have at most so many items each; views."""
         return Batch(self.items[rows, : room + 1], self.lengths[rows], self.users[rows])
 
-    def split(self, pieces: Sequence[tuple[int, int]]) -> list[Batch]:
-        """Return its pieces, views.
+    @property
+    def targets(self) -> Tensor:
+        """`[R]` int64, what came next; item 0 in an empty row."""
+        return self.items.gather(1, self.lengths[:, None])[:, 0].clamp_min(0)
+
+    def places(self, pieces: Sequence[tuple[int, int]]) -> tuple[list[Tensor], Tensor]:
+        """Return the histories of each piece, and what came next at all their places.
 
         Args:
             pieces: of each, in their order, rows and the most items that one of them has.
+
+        Returns:
+            `[R, n]` int64 each, and `[T]` int64, -1 where nothing did.
         """
         starts = itertools.accumulate((rows for rows, _ in pieces), initial=0)
-        return [
-            self.part(slice(start, start + rows), room)
+        items = [
+            self.items[start : start + rows, : room + 1]
             for (rows, room), start in zip(pieces, starts, strict=False)
         ]
+        targets = torch.cat([each[:, 1:].flatten() for each in items])
+        return [each[:, :-1] for each in items], targets
 
 
 Ranker = Callable[[Batch, int], Tensor]
